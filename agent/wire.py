@@ -1,0 +1,520 @@
+"""The wire: what agent and viewer say to each other, and the only form in which they say it.
+
+One JSON object a line, UTF-8, each line under `MAX_LINE` bytes. The field `kind` names the message; the
+other fields are those of the dataclass of that kind. A decoder skips kinds it does not know and fields it
+does not know, so either side may be newer; a different *major* protocol version is refused in `Hello`.
+
+Both sides distrust what arrives. `decode` checks every type, bounds every size, refuses NaN and infinity,
+and raises `WireError`; whoever reads counts such a line and goes on.
+
+Annotations are written for Python 3.8: `Optional[X]`, `Tuple[X, ...]` and `Dict[str, X]` only, because
+`decode` reads them at run time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import functools
+import json
+import re
+import sys
+import typing
+from typing import Any, Dict, Optional, Tuple, Type, TypeVar, Union
+
+PROTOCOL = (1, 0)
+"""Major and minor version of this format. A different major does not interoperate."""
+
+MAX_LINE = 256 * 1024
+"""Bytes of one line, the newline included."""
+
+MAX_CHUNK = 96 * 1024
+"""Raw bytes in one `Log` message or one reply that carries data: in base64 it stays well under `MAX_LINE`."""
+
+MAX_TEXT = 64 * 1024
+"""Characters of one string field (base64 payloads excepted)."""
+
+MAX_FLOAT = sys.float_info.max
+
+MAX_ITEMS = 16384
+"""Entries of one list or object."""
+
+RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}\Z")
+"""Names of runs: safe as a folder's name, as a shell word and on the screen."""
+
+STREAM = re.compile(r"launcher\Z|rank(0|[1-9][0-9]{0,4})\Z")
+"""Names of an attempt's log streams: `launcher` is what torchrun itself says, `rank3` is rank 3's output."""
+
+LIVE_STATES = ("starting", "running", "stalled", "stopping")
+END_STATES = ("finished", "failed", "stopped")
+RUN_STATES = (*LIVE_STATES, *END_STATES, "unreachable")
+"""States of a run. `unreachable` is the viewer's: its host cannot be asked at the moment."""
+
+RANK_STATES = ("starting", "running", "exited", "lost")
+"""`exited`: its end was recorded, see `exit_code`. `lost`: gone without a word (power cut, SIGKILL by others)."""
+
+GPU_STATES = (
+    "ok", "none", "starting", "not-loaded", "no-permission", "blocked", "mismatch", "lost", "reset-required", "hung", "error",
+)  # fmt: skip
+"""State of the NVIDIA driver, or of one GPU. `none` is a machine without NVIDIA GPUs: not a fault."""
+
+Scalar = Union[None, bool, int, float, str]
+Record = Dict[str, Scalar]
+"""One line of a rank's progress: `step`, `loss`, `tokens_per_second`, ... NaN and infinity come as strings."""
+
+
+class WireError(ValueError):
+    """A line that is not a valid message; the text says what is wrong with it."""
+
+
+# --- viewer -> agent ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """Asks for one thing; answered by one `Reply` or `Failure` with the same `id`."""
+
+    id: int
+    method: str
+    params: Dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class CodeRef:
+    """A content-addressed archive already stored on the host and put on the ranks' `PYTHONPATH`."""
+
+    sha256: str
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class LaunchSpec:
+    """Everything a host needs to know to start one attempt of a run.
+
+    `nproc_per_node` 0 means "auto": one rank a GPU, or on a host without GPUs one a core, at least 2.
+    `python` "auto" means the first interpreter on the host that imports torch.
+    `target_kind` is `script` (a path on the host), `module` (as in `python -m`), or `task` (a task of the
+    built-in trainer: the target is its module, and `code` carries it).
+    `cwd` empty means the user's home directory on the host.
+    """
+
+    run: str
+    name: str
+    profile: str
+    strategy: str
+    target_kind: str
+    target: str
+    args: Tuple[str, ...] = ()
+    cwd: str = ""
+    nproc_per_node: int = 0
+    python: str = "auto"
+    env: Dict[str, str] = dataclasses.field(default_factory=dict)
+    code: Tuple[CodeRef, ...] = ()
+    stop_grace_seconds: float = 30.0
+
+
+# --- agent -> viewer ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Hello:
+    """First message on every connection: who answers."""
+
+    protocol_major: int
+    protocol_minor: int
+    version: str
+    build: str
+    """SHA-256 of the agent.pyz that is running, in hex."""
+    host_id: str
+    """Random identity of `ENCAMP_HOME` on this host; survives reboots, not a wiped disk."""
+    boot_id: str
+    hostname: str
+    user: str
+    home: str
+    """Absolute path of `ENCAMP_HOME` on the host."""
+    python: str
+    pid: int
+    time: float
+    """Wall clock of the host, seconds since the epoch."""
+    started: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Ready:
+    """Every run known at the time of connecting has been sent; from now on there are only changes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuSample:
+    """`percent` is of `limit_cores` (100 = all that this host may use); None until two readings exist."""
+
+    logical_cores: int
+    limit_cores: float
+    percent: Optional[float]
+    load1: float
+    load5: float
+    load15: float
+    throttled_percent: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MemorySample:
+    """`limit_bytes` is the smaller of the machine's memory and the cgroup's limit."""
+
+    used_bytes: int
+    limit_bytes: int
+    from_cgroup: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class SpaceSample:
+    """A file system: `/dev/shm`, or the one that holds `ENCAMP_HOME`."""
+
+    path: str
+    used_bytes: int
+    total_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkSample:
+    """All interfaces but loopback, bytes per second; None until two readings exist."""
+
+    receive_bytes_per_second: Optional[float]
+    transmit_bytes_per_second: Optional[float]
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuSample:
+    """One GPU. None where the driver does not say; `reserved` is the driver's own share, not in `used`."""
+
+    index: int
+    uuid: str
+    name: str
+    state: str
+    utilization_percent: Optional[float] = None
+    memory_used_bytes: Optional[int] = None
+    memory_reserved_bytes: Optional[int] = None
+    memory_total_bytes: Optional[int] = None
+    power_watts: Optional[float] = None
+    power_limit_watts: Optional[float] = None
+    temperature_celsius: Optional[float] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuStatus:
+    """The driver as a whole. `time` is when these values were read: an old one is stale, never live."""
+
+    state: str
+    message: str
+    time: float
+    driver: str = ""
+    gpus: Tuple[GpuSample, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class AgentCost:
+    """What encamp itself takes on the host: daemon and supervisors together; `cpu_percent` is of one core."""
+
+    cpu_percent: Optional[float]
+    rss_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """Telemetry of one host, once a second. `time` is the host's wall clock."""
+
+    time: float
+    monotonic: float
+    cpu: CpuSample
+    memory: MemorySample
+    shm: Optional[SpaceSample]
+    disk: Optional[SpaceSample]
+    network: NetworkSample
+    gpu: GpuStatus
+    agent: AgentCost
+
+
+@dataclasses.dataclass(frozen=True)
+class RankSample:
+    """One rank's process as seen from outside, and its progress as counted by the shim."""
+
+    rank: int
+    local_rank: int
+    state: str
+    pid: Optional[int] = None
+    process_state: Optional[str] = None
+    """The letter of /proc/PID/stat: R running, S sleeping, D in the kernel, T stopped, Z dead."""
+    gpu: Optional[int] = None
+    """Index into the host's GPUs, where the rank uses one."""
+    step: Optional[int] = None
+    """Optimizer steps so far in this attempt, or the trainer's own step where it reports one."""
+    step_time: Optional[float] = None
+    """Host's wall clock at the last step."""
+    step_seconds: Optional[float] = None
+    """Seconds per step, smoothed."""
+    cpu_percent: Optional[float] = None
+    rss_bytes: Optional[int] = None
+    log_bytes: int = 0
+    exit_code: Optional[int] = None
+    phase: Optional[str] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Ranks:
+    """All ranks of a run's current attempt on this host, once a second while it lives and once at its end."""
+
+    run: str
+    attempt: int
+    time: float
+    ranks: Tuple[RankSample, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run as this host knows it; sent on connecting and on every change."""
+
+    run: str
+    name: str
+    profile: str
+    strategy: str
+    attempt: int
+    state: str
+    reason: str
+    """One sentence: why it failed, who stopped it; empty while there is nothing to say."""
+    created: float
+    started: float
+    """Start of the current attempt, host's wall clock."""
+    ended: Optional[float]
+    world_size: int
+    nproc_per_node: int
+    python: str
+    command: Tuple[str, ...]
+    cwd: str
+    exit_code: Optional[int] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Log:
+    """`data` is base64 of the bytes of the stream's file from `offset` on; see `payload` and `log_message`."""
+
+    run: str
+    attempt: int
+    stream: str
+    offset: int
+    data: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Gap:
+    """Bytes [start, end) of a followed stream were not sent because the viewer was slow: fetch when needed."""
+
+    run: str
+    attempt: int
+    stream: str
+    start: int
+    end: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """New lines of a rank's progress file, oldest first."""
+
+    run: str
+    attempt: int
+    rank: int
+    records: Tuple[Dict[str, Scalar], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Event:
+    """Something that was done or happened: `actor` is a person's or a part's name."""
+
+    run: str
+    attempt: int
+    time: float
+    name: str
+    actor: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """The answer to the request `id`."""
+
+    id: int
+    result: Dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """The refusal of the request `id`: `code` for programs, `message` and `hint` for people."""
+
+    id: int
+    code: str
+    message: str
+    hint: str = ""
+
+
+Message = Union[Hello, Ready, Sample, Ranks, Run, Log, Gap, Progress, Event, Reply, Failure, Request]
+
+KINDS: Dict[str, Type[Any]] = {
+    kind.__name__.lower(): kind
+    for kind in (Hello, Ready, Sample, Ranks, Run, Log, Gap, Progress, Event, Reply, Failure, Request)
+}
+
+T = TypeVar("T")
+
+# --- encoding ----------------------------------------------------------------------------------------------
+
+
+def encode(message: Message) -> bytes:
+    """Return `message` as one line. Raises WireError when it would be longer than `MAX_LINE`."""
+    fields = dataclasses.asdict(message)
+    fields["kind"] = type(message).__name__.lower()
+    line = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass") + b"\n"
+    if len(line) > MAX_LINE:
+        raise WireError(f"{fields['kind']} of {len(line)} bytes is over the limit of {MAX_LINE}")
+    return line
+
+
+def log_message(run: str, attempt: int, stream: str, offset: int, data: bytes) -> Log:
+    """A `Log` of at most `MAX_CHUNK` raw bytes."""
+    return Log(run, attempt, stream, offset, base64.b64encode(data).decode("ascii"))
+
+
+def payload(data: str) -> bytes:
+    """The raw bytes of a base64 field. Raises WireError."""
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise WireError("data is not base64") from error
+
+
+# --- decoding ----------------------------------------------------------------------------------------------
+
+
+def decode(line: bytes) -> Optional[Message]:
+    """Return the message in `line`, or None when its kind is not known here.
+
+    Raises WireError when the line is too long, is not JSON, or has a field of the wrong type or size.
+    """
+    if len(line) > MAX_LINE:
+        raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE}")
+    try:
+        fields = json.loads(line, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise WireError("not an object")
+    kind = fields.get("kind")
+    if not isinstance(kind, str):
+        raise WireError("no kind")
+    cls = KINDS.get(kind)
+    if cls is None:
+        return None
+    message = from_json(cls, fields)
+    if isinstance(message, (Log, Gap)) and not STREAM.match(message.stream):
+        raise WireError(f"{kind}.stream is not the name of a stream")
+    if isinstance(message, (Log, Gap, Run, Ranks, Progress, Event)) and not RUN_ID.match(message.run):
+        raise WireError(f"{kind}.run is not the name of a run")
+    return typing.cast(Message, message)
+
+
+def from_json(cls: Type[T], value: Any, where: str = "") -> T:
+    """Build the dataclass `cls` from a decoded JSON object, checking every field. Raises WireError."""
+    where = where or cls.__name__.lower()
+    if not isinstance(value, dict):
+        raise WireError(f"{where} is not an object")
+    arguments = {}
+    for name, hint, required in _fields(cls):
+        if name in value:
+            limit = MAX_LINE if name == "data" else MAX_TEXT
+            arguments[name] = _check(hint, value[name], f"{where}.{name}", limit)
+        elif required:
+            raise WireError(f"{where}.{name} is missing")
+    return cls(**arguments)
+
+
+def to_json(value: Any) -> Dict[str, Any]:
+    """The JSON object of a dataclass of this module: the inverse of `from_json`."""
+    return dataclasses.asdict(value)
+
+
+@functools.lru_cache(maxsize=None)
+def _fields(cls: Type[Any]) -> Tuple[Tuple[str, Any, bool], ...]:
+    hints = typing.get_type_hints(cls)
+    return tuple(
+        (
+            field.name,
+            hints[field.name],
+            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+        )
+        for field in dataclasses.fields(cls)
+    )
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number here")
+
+
+def _check(hint: Any, value: Any, where: str, limit: int = MAX_TEXT) -> Any:
+    if hint is Any:
+        return value
+    if hint is str:
+        if not isinstance(value, str):
+            raise WireError(f"{where} is not a string")
+        if len(value) > limit:
+            raise WireError(f"{where} has {len(value)} characters, over {limit}")
+        return value
+    if hint is bool:
+        if not isinstance(value, bool):
+            raise WireError(f"{where} is not true or false")
+        return value
+    if hint is int:
+        if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
+            raise WireError(f"{where} is not a 64-bit integer")
+        return value
+    if hint is float:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise WireError(f"{where} is not a number")
+        if not -MAX_FLOAT <= value <= MAX_FLOAT:  # a float() of a longer integer would raise; NaN fails this too
+            raise WireError(f"{where} is not a finite number")
+        return float(value)
+    origin = typing.get_origin(hint)
+    if origin is Union:
+        return _check_union(hint, value, where, limit)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise WireError(f"{where} is not a list")
+        if len(value) > MAX_ITEMS:
+            raise WireError(f"{where} has {len(value)} entries, over {MAX_ITEMS}")
+        item = typing.get_args(hint)[0]
+        return tuple(_check(item, entry, f"{where}[{index}]") for index, entry in enumerate(value))
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise WireError(f"{where} is not an object")
+        if len(value) > MAX_ITEMS:
+            raise WireError(f"{where} has {len(value)} entries, over {MAX_ITEMS}")
+        item = typing.get_args(hint)[1]
+        return {key: _check(item, entry, f"{where}.{key[:80]}") for key, entry in value.items()}
+    return from_json(hint, value, where)
+
+
+def _check_union(hint: Any, value: Any, where: str, limit: int) -> Any:
+    options = typing.get_args(hint)
+    if value is None:
+        if type(None) in options:
+            return None
+        raise WireError(f"{where} is null")
+    reason: Optional[WireError] = None
+    for option in sorted((o for o in options if o is not type(None)), key=_narrowest_first):
+        try:
+            return _check(option, value, where, limit)
+        except WireError as error:
+            reason = error
+    raise reason or WireError(f"{where} is of no known type")
+
+
+def _narrowest_first(option: Any) -> int:
+    return (bool, int, float, str).index(option) if option in (bool, int, float, str) else 4

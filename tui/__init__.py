@@ -1,0 +1,1 @@
+"""What runs on the engineer's machine: the app, the command line, and the fleet behind both."""

@@ -1,0 +1,1 @@
+"""One module a screen: each composes widgets and calls the fleet."""
