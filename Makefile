@@ -1,0 +1,60 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+#
+#   TORCH    the torch requirement to install. The default runs on CPUs; on a GPU machine choose your build,
+#            for example: make demo TORCH=torch
+#   PYTHON   the interpreter (3.10 or newer) that makes the virtual environment
+#   VENV     where the virtual environment goes
+
+PYTHON ?= python3
+VENV   ?= .venv
+TORCH  ?= torch==2.13.0
+
+BIN := $(VENV)/bin
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types contracts pytest slow bench clean
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/ready-run ## two loopback hosts, a real training run, the app
+	@$(BIN)/encamp demo $(ARGS)
+
+test: lint types contracts pytest ## everything that must hold before a change is merged
+
+lint: $(VENV)/ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/ready-dev
+	$(BIN)/mypy
+
+contracts: $(VENV)/ready-dev
+	$(BIN)/lint-imports
+
+pytest: $(VENV)/ready-dev
+	$(BIN)/pytest -m "not bench and not slow" $(ARGS)
+
+slow: $(VENV)/ready-dev ## the tests that take longer
+	$(BIN)/pytest -m "slow and not bench" $(ARGS)
+
+bench: $(VENV)/ready-dev ## speed, as ratios to a peer or a floor in the same run
+	$(BIN)/pytest -m bench -s $(ARGS)
+
+clean: ## remove what was built here
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit("encamp needs Python 3.10 or newer: make PYTHON=python3.12" if sys.version_info < (3, 10) else 0)'
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and by itself: a plain "torch" asked for by another package would bring a CUDA build of several GB.
+$(VENV)/ready-run: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train]'
+	@touch $@
+
+$(VENV)/ready-dev: $(VENV)/ready-run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[train,dev]'
+	@touch $@
