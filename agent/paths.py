@@ -1,0 +1,79 @@
+"""Where everything lies under `$ENCAMP_HOME` on the host: the one owner of these names.
+
+Every function takes the absolute path of ENCAMP_HOME and returns an absolute path; nothing is created here.
+Only `os` is imported: the relay and the supervisors pay for every import.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def home() -> str:
+    """The absolute path of ENCAMP_HOME: the variable when it is set and not empty, else `~/.encamp`."""
+    return os.path.abspath(os.path.expanduser(os.environ.get("ENCAMP_HOME") or "~/.encamp"))
+
+
+def host_file(home: str) -> str:
+    """`host.json`: the random identity of this ENCAMP_HOME."""
+    return os.path.join(home, "host.json")
+
+
+def agents_dir(home: str) -> str:
+    """The folder of the `<sha256>.pyz` files."""
+    return os.path.join(home, "agent")
+
+
+def code_dir(home: str, sha256: str = "") -> str:
+    """The folder into which the archive `sha256` is unpacked; without one, the folder of all of them."""
+    return os.path.join(home, "code", sha256) if sha256 else os.path.join(home, "code")
+
+
+def interpreters_file(home: str) -> str:
+    """`interpreters.json`: what the last probe found out about the Pythons of this host."""
+    return os.path.join(home, "interpreters.json")
+
+
+def runs_dir(home: str) -> str:
+    """The folder of all runs."""
+    return os.path.join(home, "runs")
+
+
+def run_dir(home: str, run: str) -> str:
+    """The folder of one run."""
+    return os.path.join(home, "runs", run)
+
+
+def run_file(home: str, run: str) -> str:
+    """`run.json`: what stays the same from attempt to attempt."""
+    return os.path.join(home, "runs", run, "run.json")
+
+
+def checkpoints_dir(home: str, run: str) -> str:
+    """The trainer's default checkpoint folder; attempts share it, so a restart resumes."""
+    return os.path.join(home, "runs", run, "checkpoints")
+
+
+def attempts_dir(home: str, run: str) -> str:
+    """The folder of all attempts of a run."""
+    return os.path.join(home, "runs", run, "attempts")
+
+
+def attempt_dir(home: str, run: str, attempt: int) -> str:
+    """The folder of one attempt."""
+    return os.path.join(home, "runs", run, "attempts", str(attempt))
+
+
+def log_file(home: str, run: str, attempt: int, stream: str) -> str:
+    """The file of a log stream, `launcher` or `rank<r>`: see `wire.STREAM`, which the caller has checked."""
+    return os.path.join(attempt_dir(home, run, attempt), stream + ".log")
+
+
+def rank_dir(home: str, run: str, attempt: int, rank: int) -> str:
+    """The folder into which the shim and the trainer write about one rank."""
+    return os.path.join(attempt_dir(home, run, attempt), f"rank{rank}")
+
+
+def progress_file(home: str, run: str, attempt: int, rank: int) -> str:
+    """`progress.jsonl` of one rank."""
+    return os.path.join(rank_dir(home, run, attempt, rank), "progress.jsonl")
