@@ -172,13 +172,25 @@ class Store:
             self.revision += 1
 
     def set_link(
-        self, name: str, link: Link, message: str = "", hint: str = "", retry_at: float | None = None
+        self,
+        name: str,
+        link: Link,
+        message: str = "",
+        hint: str = "",
+        retry_at: float | None = None,
+        since: float | None = None,
     ) -> None:
-        """Record where the connection to `name` stands; `since` moves only when `link` changes."""
+        """Record where the connection to `name` stands.
+
+        `since` (wall clock) is when that began, for a state that is recognised only afterwards: a host is
+        unreachable since the last sign of life. Left out, it is now if `link` changes, else it stays.
+        """
         view = self.hosts.get(name)
         if view is None:
             return
-        if view.link is not link:
+        if since is not None:
+            view.since = since
+        elif view.link is not link:
             view.since = time.time()
         view.link, view.message, view.hint, view.retry_at = link, message, hint, retry_at
         self._touch(view)
