@@ -40,6 +40,9 @@ MAX_FLOAT = sys.float_info.max
 MAX_ITEMS = 16384
 """Entries of one list or object."""
 
+MAX_DEPTH = 32
+"""Lists and objects inside one another in the parameters of a request or the result of a reply."""
+
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}\Z")
 """Names of runs: safe as a folder's name, as a shell word and on the screen."""
 
@@ -369,12 +372,16 @@ T = TypeVar("T")
 
 
 def encode(message: Message) -> bytes:
-    """Return `message` as one line. Raises WireError when it would be longer than `MAX_LINE`."""
+    """Return `message` as one line. Raises WireError when that is over `MAX_LINE` or holds NaN or infinity."""
     fields = dataclasses.asdict(message)
-    fields["kind"] = type(message).__name__.lower()
-    line = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode("utf-8", "surrogatepass") + b"\n"
+    fields["kind"] = kind = type(message).__name__.lower()
+    try:
+        text = json.dumps(fields, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise WireError(f"{kind} holds a number that is not finite") from error
+    line = text.encode("ascii") + b"\n"
     if len(line) > MAX_LINE:
-        raise WireError(f"{fields['kind']} of {len(line)} bytes is over the limit of {MAX_LINE}")
+        raise WireError(f"{kind} of {len(line)} bytes is over the limit of {MAX_LINE}")
     return line
 
 
@@ -460,6 +467,7 @@ def _refuse_constant(name: str) -> None:
 
 def _check(hint: Any, value: Any, where: str, limit: int = MAX_TEXT) -> Any:
     if hint is Any:
+        _check_any(value, where, MAX_DEPTH)
         return value
     if hint is str:
         if not isinstance(value, str):
@@ -499,6 +507,19 @@ def _check(hint: Any, value: Any, where: str, limit: int = MAX_TEXT) -> Any:
         item = typing.get_args(hint)[1]
         return {key: _check(item, entry, f"{where}.{key[:80]}") for key, entry in value.items()}
     return from_json(hint, value, where)
+
+
+def _check_any(value: Any, where: str, depth: int) -> None:
+    """Refuse in parameters and results what cannot be encoded again, or only by a deep recursion."""
+    if isinstance(value, float) and not -MAX_FLOAT <= value <= MAX_FLOAT:
+        raise WireError(f"{where} is not a finite number")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise WireError(f"{where} is not a 64-bit integer")
+    if isinstance(value, (list, dict)):
+        if not depth:
+            raise WireError(f"{where} is nested more than {MAX_DEPTH} deep")
+        for entry in value.values() if isinstance(value, dict) else value:
+            _check_any(entry, where, depth - 1)
 
 
 def _check_union(hint: Any, value: Any, where: str, limit: int) -> Any:
