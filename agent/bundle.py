@@ -1,0 +1,110 @@
+"""Builds agent.pyz on the controller: the same sources always give the same bytes.
+
+It holds this package, the `pynvml.py` of the installed nvidia-ml-py, and a start module. Nothing is stripped
+or compiled: what runs on a stranger's host can be read there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.util
+import io
+import os
+import zipfile
+from typing import Dict, Optional
+
+from . import files
+
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Modification time of every entry: the earliest that a zip file can hold."""
+
+START = b"import sys\n\nfrom agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+
+LEFT_OUT = ("bundle.py",)
+"""Modules of this package that only a controller needs."""
+
+
+class BundleError(Exception):
+    """The agent cannot be put together here; the text is one sentence for the user."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Bundle:
+    """The archive and its SHA-256 in hex, which is its name on the host."""
+
+    data: bytes
+    sha256: str
+
+
+def build(cache: Optional[str] = None) -> Bundle:
+    """Put the agent together; `cache` is a folder that keeps the last result. Raises BundleError, OSError."""
+    sources = _sources()
+    key = _fingerprint(sources)
+    cached = _load(cache, key) if cache else None
+    if cached is not None:
+        return cached
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in sorted([*sources, "__main__.py"]):
+            info = zipfile.ZipInfo(name, EPOCH)
+            info.create_system = 3  # Unix, whatever this machine is
+            info.external_attr = 0o100644 << 16
+            content = _read(sources[name]) if name in sources else START
+            archive.writestr(info, content, zipfile.ZIP_DEFLATED, 9)
+    data = buffer.getvalue()
+    bundle = Bundle(data, hashlib.sha256(data).hexdigest())
+    if cache:
+        _store(cache, key, bundle)
+    return bundle
+
+
+def _sources() -> Dict[str, str]:
+    """Name in the archive -> path here."""
+    package = os.path.dirname(os.path.abspath(__file__))
+    modules = {name for name in os.listdir(package) if name.endswith(".py")} - set(LEFT_OUT)
+    sources = {f"agent/{name}": os.path.join(package, name) for name in modules}
+    sources["pynvml.py"] = _find_pynvml()
+    return sources
+
+
+def _find_pynvml() -> str:
+    spec = importlib.util.find_spec("pynvml")
+    if spec is None or spec.origin is None:
+        raise BundleError("nvidia-ml-py is not installed here: the agent needs its module pynvml")
+    if b"def _nvmlGetFunctionPointer" not in _read(spec.origin):
+        raise BundleError(f"{spec.origin} is not NVIDIA's: install nvidia-ml-py in its place")
+    return spec.origin
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _fingerprint(sources: Dict[str, str]) -> str:
+    digest = hashlib.sha256(START)
+    for name, path in sorted(sources.items()):
+        status = os.stat(path)
+        digest.update(os.fsencode(f"{name} {path} {status.st_size} {status.st_mtime_ns}\n"))
+    return digest.hexdigest()[:32]
+
+
+def _load(cache: str, key: str) -> Optional[Bundle]:
+    try:
+        name = next(name for name in os.listdir(cache) if name.startswith(f"{key}-"))
+        data = _read(os.path.join(cache, name))
+    except (OSError, StopIteration):
+        return None
+    sha256 = hashlib.sha256(data).hexdigest()
+    return Bundle(data, sha256) if name == f"{key}-{sha256}.pyz" else None
+
+
+def _store(cache: str, key: str, bundle: Bundle) -> None:
+    os.makedirs(cache, exist_ok=True)
+    for name in os.listdir(cache):
+        if name.endswith(".pyz") and name[32:33] == "-":
+            with contextlib.suppress(FileNotFoundError):  # another controller just did
+                os.unlink(os.path.join(cache, name))
+    files.write_bytes(os.path.join(cache, f"{key}-{bundle.sha256}.pyz"), bundle.data)
