@@ -115,15 +115,17 @@ class BlobStore:
         with open(part, "rb") as archive:
             for piece in iter(lambda: archive.read(1024 * 1024), b""):
                 digest.update(piece)
-        if digest.hexdigest() != sha256:
-            os.unlink(part)
-            raise BlobError("bad-hash", "the archive that arrived has another SHA-256 than announced")
         unpacking = target + ".unpacking"
-        _remove_tree(unpacking)
-        os.mkdir(unpacking, 0o700)
         try:
+            if digest.hexdigest() != sha256:
+                raise BlobError("bad-hash", "the archive that arrived has another SHA-256 than announced")
+            _remove_tree(unpacking)
+            os.mkdir(unpacking, 0o700)
             unpack(part, unpacking)
             os.rename(unpacking, target)
+        except BlobError:
+            os.unlink(part)  # it will never be good; after a full disk, though, it may be tried again
+            raise
         finally:
             _remove_tree(unpacking)
         os.unlink(part)
@@ -167,6 +169,10 @@ def unpack(archive: str, folder: str) -> None:
         raise BlobError("bad-archive", f"not a readable zip archive: {error}") from error
     except (FileExistsError, NotADirectoryError) as error:
         raise BlobError("bad-archive", "the archive has two files of one name") from error
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # that is a seek to where a broken archive points
+            raise
+        raise BlobError("bad-archive", "not a readable zip archive: it points outside itself") from error
 
 
 def safe_name(name: str) -> str:
