@@ -180,6 +180,14 @@ class SpaceSample:
 
 
 @dataclasses.dataclass(frozen=True)
+class PidsSample:
+    """Processes and threads, against the cgroup's limit on them."""
+
+    used: int
+    limit: int
+
+
+@dataclasses.dataclass(frozen=True)
 class NetworkSample:
     """All interfaces but loopback, bytes per second; None until two readings exist."""
 
@@ -236,6 +244,7 @@ class Sample:
     network: NetworkSample
     gpu: GpuStatus
     agent: AgentCost
+    pids: Optional[PidsSample] = None
 
 
 @dataclasses.dataclass(frozen=True)
