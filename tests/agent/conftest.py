@@ -1,0 +1,57 @@
+"""Fixtures of the agent's tests: a home of its own for each test, and every Python of this machine."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+OLDEST = (3, 8)
+
+
+@functools.lru_cache(maxsize=1)
+def pythons() -> tuple[str, ...]:
+    """One interpreter of each version from 3.8 on, as real paths; ours among them."""
+    found = {"{}.{}".format(*sys.version_info): sys.executable}
+    installed = sorted(Path.home().glob(".pyenv/versions/*/bin/python")) + sorted(
+        Path("/opt").glob("python/*/bin/python3")
+    )
+    named = [shutil.which(f"python3.{minor}") for minor in range(8, 20)]
+    for path in [*map(str, installed), "/usr/local/bin/python3", *named]:
+        if path is None or not os.access(path, os.X_OK):
+            continue
+        ask = [path, "-S", "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
+        answer = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=30)
+        version = answer.stdout.strip()
+        if answer.returncode == 0 and tuple(map(int, version.split("."))) >= OLDEST:
+            found.setdefault(version, path)
+    return tuple(found[version] for version in sorted(found, key=lambda text: int(text.split(".")[1])))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "python" in metafunc.fixturenames:
+        metafunc.parametrize("python", pythons(), ids=_version_in_path)
+
+
+def _version_in_path(path: str) -> str:
+    return path if path == sys.executable else next((p for p in path.split("/") if p[:2] == "3."), path)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty ENCAMP_HOME, set in the environment as well."""
+    path = tmp_path / "encamp"
+    path.mkdir(mode=0o700)
+    monkeypatch.setenv("ENCAMP_HOME", str(path))
+    return str(path)
+
+
+@pytest.fixture(scope="session")
+def scripts() -> Path:
+    """The folder of the plain user scripts."""
+    return Path(__file__).parent.parent / "scripts"

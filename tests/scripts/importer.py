@@ -1,0 +1,5 @@
+"""Imports its sibling."""
+
+import sibling
+
+print(sibling.WORD, sibling.__file__)

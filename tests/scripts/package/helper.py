@@ -1,0 +1,3 @@
+"""Imported by its sibling."""
+
+WORD = "imported relatively"

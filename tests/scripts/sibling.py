@@ -1,0 +1,3 @@
+"""A module next to the scripts."""
+
+WORD = "found next to the script"
