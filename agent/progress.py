@@ -20,7 +20,7 @@ MAX_STRING = 200
 
 TAIL_BYTES = 32 * 1024
 """Bytes of new lines that one `ProgressTail.read` looks at. Behind a faster writer it skips to the newest.
-JSON grows at most sixfold when it is written again in ASCII, so that what was read fits one line of the wire."""
+JSON grows at most sixfold when it is written again in ASCII, so what was read fits one line of the wire."""
 
 TAIL_RECORDS = 64
 """Records that one `ProgressTail.read` returns; more are thinned out."""

@@ -218,7 +218,7 @@ def gpu_index(local_rank: int, visible: Optional[str], gpus: Sequence[wire.GpuSa
             left.append(index)
     if local_rank < len(left):
         return left[local_rank]
-    return left[0] if len(left) == 1 else None
+    return left[0] if left and visible is not None and "," not in visible else None
 
 
 def _named_gpu(word: str, gpus: Sequence[wire.GpuSample]) -> Optional[int]:

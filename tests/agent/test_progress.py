@@ -137,7 +137,8 @@ def test_however_the_writes_are_cut_every_record_arrives_once(cuts: list[int]) -
 def test_values_become_flat_bounded_scalars() -> None:
     record = {
         "step": 3, "done": False, "note": None, "loss": math.nan, "up": math.inf, "down": -math.inf,
-        "big": 2**64, "huge": 10**400, "list": [1], "object": {"a": 1}, "text": "x" * 1000, "k" * 100: 1, "half": "\ud800",
+        "big": 2**64, "huge": 10**400, "list": [1], "object": {"a": 1}, "text": "x" * 1000, "k" * 100: 1,
+        "half": "\ud800",
     }  # fmt: skip
     assert sanitized(record) == {
         "step": 3, "done": False, "note": None, "loss": "nan", "up": "inf", "down": "-inf", "big": 2.0**64,
