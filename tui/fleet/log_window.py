@@ -102,8 +102,12 @@ class LogWindow:
 
     def gap(self, start: int, end: int) -> None:
         """Bytes [start, end) exist but were not sent."""
-        self._mark(start, -1.0)
+        self.unwatched(start)
         self.grow(end)
+
+    def unwatched(self, offset: int) -> None:
+        """What was written from `offset` on came while nobody could see when."""
+        self._mark(offset, -1.0)
 
     def grow(self, size: int) -> None:
         """The log is known to have at least `size` bytes."""
