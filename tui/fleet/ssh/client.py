@@ -1,0 +1,353 @@
+"""Connections to hosts: `connect` makes one, `SshConnection.open_exec` runs a command over it.
+
+No type of asyncssh leaves this package. Every wait is bounded, every failure is a HostError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import deque
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from .. import paths
+from ..errors import HostError, HostKeyUnknown, Unreachable
+from ..hosts import Host
+from ..prompts import Prompts
+from . import failures
+from .identities import load
+from .keys import NOBODY, HostKeys, Trust, fingerprint
+from .login import Login, Patience, Secrets
+from .route import Route, route_of
+
+KEEPALIVE_SECONDS = 15
+KEEPALIVE_COUNT = 3
+"""A dead peer is noticed after their product; without, reading from it would wait for ever."""
+
+CLOSE_SECONDS = 2.0
+"""How long a polite good-bye may take before the connection is cut."""
+
+EXEC_SECONDS = 20.0
+"""How long a host may take to start a command."""
+
+LOST_TRIES = 3
+"""Attempts when the host hangs up before the login, as sshd does with some of many at once (MaxStartups)."""
+
+MAX_BASTIONS = 8
+
+STDERR_TAIL = 4096
+"""Bytes of a command's stderr that are kept."""
+
+
+async def connect(host: Host, prompts: Prompts, secrets: Secrets | None = None) -> SshConnection:
+    """Log in on `host`, through its bastions where it has any, asking the user through `prompts`.
+
+    `secrets` remembers what the user typed for the next call. Raises HostError: Unreachable, AuthFailed,
+    HostKeyUnknown, HostKeyChanged, or HostError itself when it is the configuration.
+    """
+    return await _connect(host, prompts, secrets or Secrets(), 0)
+
+
+def forget_key(host: Host, path: Path | None = None) -> int:
+    """Drop the accepted keys of `host` and return how many there were.
+
+    Raises HostError when the file cannot be written. Keys in the user's own known_hosts stay.
+    """
+    path = path or paths.known_hosts_file()
+    try:
+        return HostKeys(path).forget(route_of(host).key_name)
+    except OSError as error:
+        raise HostError(f"{path} cannot be written: {error.strerror}.") from error
+
+
+class ExecChannel:
+    """A command that runs on a host: its stdin and stdout as a stream of bytes, the end of its stderr."""
+
+    def __init__(self, process: asyncssh.SSHClientProcess[bytes], connection: SshConnection) -> None:
+        self._process = process
+        self._connection = connection
+        self._stderr: deque[int] = deque(maxlen=STDERR_TAIL)
+        self._draining = asyncio.ensure_future(self._drain_stderr())
+
+    async def read(self, limit: int) -> bytes:
+        """Up to `limit` bytes of its stdout; empty at the end, and when the connection is lost."""
+        try:
+            return await self._process.stdout.read(limit)
+        except (asyncssh.Error, OSError):
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """Send `data` to its stdin. Raises Unreachable when it has ended or the connection is lost."""
+        try:
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+        except (asyncssh.Error, OSError) as error:
+            raise self._connection.lost_error() from error
+
+    @property
+    def exit_status(self) -> int | None:
+        """Its exit code, or None while it runs and when it ended without one."""
+        return self._process.exit_status
+
+    async def wait(self, seconds: float) -> None:
+        """Wait for its end and the rest of its stderr, at most `seconds`."""
+        await asyncio.wait([self._draining], timeout=seconds)
+        try:
+            await asyncio.wait_for(self._process.wait_closed(), seconds)
+        except asyncio.TimeoutError:
+            pass
+
+    def stderr_tail(self) -> bytes:
+        """The last bytes that it wrote to stderr."""
+        return bytes(self._stderr)
+
+    async def close(self) -> None:
+        """End the command by closing its streams."""
+        self._process.close()
+        try:
+            await asyncio.wait_for(self._process.wait_closed(), CLOSE_SECONDS)
+        except (asyncio.TimeoutError, asyncssh.Error, OSError):
+            pass
+        self._draining.cancel()
+
+    async def _drain_stderr(self) -> None:
+        """Read stderr whatever happens: a full window would stop the command."""
+        try:
+            while data := await self._process.stderr.read(4096):
+                self._stderr.extend(data)
+        except (asyncssh.Error, OSError):
+            pass
+
+
+class SshConnection:
+    """One login on one host."""
+
+    def __init__(
+        self,
+        connection: asyncssh.SSHClientConnection,
+        login: Login,
+        route: Route,
+        bastion: SshConnection | None,
+    ) -> None:
+        self._connection = connection
+        self._login = login
+        self._route = route
+        self._bastion = bastion
+
+    def tunnel(self) -> asyncssh.SSHClientConnection:
+        """What a connection that goes through this host is made over; for this package alone."""
+        return self._connection
+
+    @property
+    def address(self) -> str:
+        """`user@host:port` as it was resolved."""
+        return self._route.address
+
+    @property
+    def banner(self) -> str:
+        """What the host showed before the login, as it came."""
+        return self._login.banner
+
+    async def open_exec(self, command: str) -> ExecChannel:
+        """Start `command` under the user's login shell there, without a terminal. Raises HostError."""
+        try:
+            process = await asyncio.wait_for(
+                self._connection.create_process(
+                    command, encoding=None, request_pty=False, x11_forwarding=False
+                ),
+                EXEC_SECONDS,
+            )
+        except asyncio.TimeoutError:
+            raise Unreachable(
+                f"{self._route.endpoint} did not start a command within {EXEC_SECONDS:.0f} s.",
+                "The machine may be overloaded.",
+            ) from None
+        except asyncssh.ChannelOpenError as error:
+            if self._login.lost.is_set():
+                raise self.lost_error() from error
+            raise HostError(
+                f"{self._route.endpoint} lets us in but refuses to run commands: {error.reason}.",
+                "Too many sessions may be open on this connection, or the account may be for other uses.",
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise self.lost_error() from error
+        return ExecChannel(process, self)
+
+    def lost_error(self) -> Unreachable:
+        """Why the connection, or the command on it, is gone."""
+        loss = self._login.loss
+        if isinstance(loss, asyncssh.ConnectionLost) and "keepalive" in str(loss).lower():
+            seconds = KEEPALIVE_SECONDS * KEEPALIVE_COUNT
+            return Unreachable(f"{self._route.endpoint} has not answered for {seconds} s.")
+        if self._login.lost.is_set():
+            return Unreachable(f"The connection to {self._route.endpoint} was lost.")
+        return Unreachable(f"The command on {self._route.endpoint} has ended.")
+
+    async def close(self) -> None:
+        """Say good-bye, or cut the connection when that takes too long."""
+        self._connection.close()
+        try:
+            await asyncio.wait_for(self._connection.wait_closed(), CLOSE_SECONDS)
+        except (asyncio.TimeoutError, asyncssh.Error, OSError):
+            self.abort()
+        if self._bastion is not None:
+            await self._bastion.close()
+
+    def abort(self) -> None:
+        """Cut the connection at once."""
+        self._connection.abort()
+        if self._bastion is not None:
+            self._bastion.abort()
+
+
+async def _connect(host: Host, prompts: Prompts, secrets: Secrets, depth: int) -> SshConnection:
+    if depth > MAX_BASTIONS:
+        raise HostError(
+            f"{host.hostname} is behind more than {MAX_BASTIONS} bastions.",
+            "Look for a loop in ~/.ssh/config.",
+        )
+    route = await asyncio.to_thread(route_of, host)
+    keys = HostKeys(paths.known_hosts_file(), route.known_hosts)
+    bastion = None if route.bastion is None else await _connect(route.bastion, prompts, secrets, depth + 1)
+    lost = 0
+    try:
+        while True:
+            try:
+                connection, login = await _login(host, route, keys, prompts, secrets, bastion)
+                return SshConnection(connection, login, route, bastion)
+            except _KeyUnknown as unknown:
+                await _ask_about_key(host, route, keys, unknown.key, prompts, secrets)
+            except failures.LostBeforeLogin:
+                lost += 1
+                if lost == LOST_TRIES:
+                    raise
+                await asyncio.sleep(random.uniform(0.1, 0.5) * lost)
+    except BaseException:
+        if bastion is not None:
+            await bastion.close()
+        raise
+
+
+class _KeyUnknown(Exception):
+    """The host is new: its key has to be accepted first."""
+
+    def __init__(self, key: asyncssh.SSHKey) -> None:
+        super().__init__()
+        self.key = key
+
+
+async def _ask_about_key(
+    host: Host, route: Route, keys: HostKeys, key: asyncssh.SSHKey, prompts: Prompts, secrets: Secrets
+) -> None:
+    """Have the user accept `key`, unless another connection just did. Raises HostKeyUnknown."""
+    async with secrets.turn(route.key_name):
+        if keys.trust(route.key_name).host_keys:
+            return
+        shown = fingerprint(key)
+        if not await prompts.accept_host_key(host, key.get_algorithm(), shown):
+            raise HostKeyUnknown(
+                f"{route.endpoint} is new; nobody has accepted its host key {key.get_algorithm()} {shown}.",
+                "Compare the fingerprint with the provider's page, then accept it: connect from the app or a "
+                "terminal, or give --accept-new-host-key.",
+            )
+        try:
+            keys.accept(route.key_name, key)
+        except OSError as error:
+            raise HostError(
+                f"The accepted host key cannot be kept: {keys.path}: {error.strerror}.",
+                "Make that folder writable, or set ENCAMP_STATE_DIR.",
+            ) from error
+
+
+async def _login(
+    host: Host,
+    route: Route,
+    keys: HostKeys,
+    prompts: Prompts,
+    secrets: Secrets,
+    bastion: SshConnection | None,
+) -> tuple[asyncssh.SSHClientConnection, Login]:
+    """One attempt to connect and log in. Raises HostError, _KeyUnknown."""
+    trust = keys.trust(route.key_name)
+    login = Login(host, route, prompts, secrets, Patience())
+    try:
+        return await _in_time(_attempt(host, route, trust, login, bastion), route, login), login
+    except asyncssh.HostKeyNotVerifiable as error:
+        if login.shown_key is None:
+            raise failures.key_refused(host, route, str(error)) from error
+        if not trust.host_keys:
+            raise _KeyUnknown(login.shown_key) from error
+        raise failures.key_changed(host, route, trust, login.shown_key, keys.path) from error
+    except asyncssh.KeyExchangeFailed as error:
+        if trust.host_keys and "host key" in str(error):
+            # It has no key of the types that are known. Which one has it?
+            login = Login(host, route, prompts, secrets, Patience())
+            with contextlib.suppress(asyncssh.Error, OSError):
+                await _in_time(_attempt(host, route, NOBODY, login, bastion), route, login)
+            raise failures.key_changed(host, route, trust, login.shown_key, keys.path) from error
+        raise failures.explain(error, route, login) from error
+    except (asyncssh.Error, OSError, ValueError) as error:
+        raise failures.explain(error, route, login) from error
+
+
+async def _in_time(
+    attempt: Coroutine[Any, Any, asyncssh.SSHClientConnection], route: Route, login: Login
+) -> asyncssh.SSHClientConnection:
+    """Wait for an attempt as long as its patience lasts. Raises Unreachable."""
+    task = asyncio.ensure_future(attempt)
+    try:
+        while not task.done():
+            remaining = login.patience.remaining()
+            if remaining <= 0:
+                raise failures.timed_out(route, connected=login.connected)
+            await asyncio.wait([task], timeout=remaining)
+        return task.result()
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=CLOSE_SECONDS)
+
+
+async def _attempt(
+    host: Host, route: Route, trust: Trust, login: Login, bastion: SshConnection | None
+) -> asyncssh.SSHClientConnection:
+    identities, login.unusable_keys = await load(route.key_files, login.passphrase)
+
+    async def passphrase(name: str) -> str | None:
+        path = Path(name)
+        return await login.passphrase(path, await asyncio.to_thread(path.read_bytes))
+
+    options: dict[str, Any] = {}
+    if not trust.authorities and "HostKeyAlgorithms" not in route.settings:
+        # Certificates of authorities that nobody trusts would hide the plain key, which can be asked about.
+        options["server_host_key_algs"] = "-*-cert-v0?@openssh.com"
+    if "Ciphers" not in route.settings:
+        # Half the CPU time of asyncssh's and sshd's first choice.
+        options["encryption_algs"] = "^aes128-gcm@openssh.com"
+    if route.own_keys_only:
+        options["agent_identities"] = [identity.public for identity in identities]
+    return await asyncssh.connect(
+        host.hostname,
+        port=() if host.port is None else host.port,
+        username=() if host.user is None else host.user,
+        tunnel=None if bastion is None else bastion.tunnel(),
+        client_factory=lambda: login,
+        # None turns ssh-agent off as well.
+        client_keys=[identity.offer for identity in identities] or (None if route.own_keys_only else []),
+        passphrase=passphrase,
+        known_hosts=lambda *_: trust.for_asyncssh(),
+        x509_trusted_certs=None,
+        agent_forwarding=False,
+        x11_forwarding=False,
+        connect_timeout=None,  # `Patience` knows when a person is being waited for, these do not
+        login_timeout=0,
+        keepalive_interval=KEEPALIVE_SECONDS,
+        keepalive_count_max=KEEPALIVE_COUNT,
+        encoding=None,
+        **options,
+    )
