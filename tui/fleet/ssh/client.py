@@ -38,19 +38,63 @@ EXEC_SECONDS = 20.0
 LOST_TRIES = 3
 """Attempts when the host hangs up before the login, as sshd does with some of many at once (MaxStartups)."""
 
+AT_ONCE = 8
+"""Logins that one server gets at a time."""
+
 MAX_BASTIONS = 8
 
 STDERR_TAIL = 4096
 """Bytes of a command's stderr that are kept."""
 
 
-async def connect(host: Host, prompts: Prompts, secrets: Secrets | None = None) -> SshConnection:
-    """Log in on `host`, through its bastions where it has any, asking the user through `prompts`.
+class SshClient:
+    """Makes connections, several at once, and remembers what the user typed for the next ones."""
 
-    `secrets` remembers what the user typed for the next call. Raises HostError: Unreachable, AuthFailed,
-    HostKeyUnknown, HostKeyChanged, or HostError itself when it is the configuration.
-    """
-    return await _connect(host, prompts, secrets or Secrets(), 0)
+    def __init__(self) -> None:
+        self.secrets = Secrets()
+        self._gates: dict[str, asyncio.Semaphore] = {}
+
+    async def connect(self, host: Host, prompts: Prompts) -> SshConnection:
+        """Log in on `host`, through its bastions where it has any, asking the user through `prompts`.
+
+        Raises HostError: Unreachable, AuthFailed, HostKeyUnknown, HostKeyChanged, or HostError itself when it
+        is the configuration.
+        """
+        return await self._connect(host, prompts, 0)
+
+    async def _connect(self, host: Host, prompts: Prompts, depth: int) -> SshConnection:
+        if depth > MAX_BASTIONS:
+            raise HostError(
+                f"{host.hostname} is behind more than {MAX_BASTIONS} bastions.",
+                "Look for a loop in ~/.ssh/config.",
+            )
+        route = await asyncio.to_thread(route_of, host)
+        keys = HostKeys(paths.known_hosts_file(), route.known_hosts)
+        bastion = None
+        if route.bastion is not None:
+            bastion = await self._connect(route.bastion, prompts, depth + 1)
+        lost = 0
+        try:
+            while True:
+                try:
+                    async with self._gate(route):
+                        connection, login = await _login(host, route, keys, prompts, self.secrets, bastion)
+                    return SshConnection(connection, login, route, bastion)
+                except _KeyUnknown as unknown:
+                    await _ask_about_key(host, route, keys, unknown.key, prompts, self.secrets)
+                except failures.LostBeforeLogin:
+                    lost += 1
+                    if lost == LOST_TRIES:
+                        raise
+                    await asyncio.sleep(random.uniform(0.1, 0.5) * lost)
+        except BaseException:
+            if bastion is not None:
+                await bastion.close()
+            raise
+
+    def _gate(self, route: Route) -> asyncio.Semaphore:
+        """At most `AT_ONCE` logins at a time go to one server: sshd turns some of many away."""
+        return self._gates.setdefault(route.endpoint, asyncio.Semaphore(AT_ONCE))
 
 
 def forget_key(host: Host, path: Path | None = None) -> int:
@@ -203,34 +247,6 @@ class SshConnection:
         self._connection.abort()
         if self._bastion is not None:
             self._bastion.abort()
-
-
-async def _connect(host: Host, prompts: Prompts, secrets: Secrets, depth: int) -> SshConnection:
-    if depth > MAX_BASTIONS:
-        raise HostError(
-            f"{host.hostname} is behind more than {MAX_BASTIONS} bastions.",
-            "Look for a loop in ~/.ssh/config.",
-        )
-    route = await asyncio.to_thread(route_of, host)
-    keys = HostKeys(paths.known_hosts_file(), route.known_hosts)
-    bastion = None if route.bastion is None else await _connect(route.bastion, prompts, secrets, depth + 1)
-    lost = 0
-    try:
-        while True:
-            try:
-                connection, login = await _login(host, route, keys, prompts, secrets, bastion)
-                return SshConnection(connection, login, route, bastion)
-            except _KeyUnknown as unknown:
-                await _ask_about_key(host, route, keys, unknown.key, prompts, secrets)
-            except failures.LostBeforeLogin:
-                lost += 1
-                if lost == LOST_TRIES:
-                    raise
-                await asyncio.sleep(random.uniform(0.1, 0.5) * lost)
-    except BaseException:
-        if bastion is not None:
-            await bastion.close()
-        raise
 
 
 class _KeyUnknown(Exception):
