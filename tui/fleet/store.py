@@ -88,6 +88,8 @@ class RunView:
     progress: deque[wire.Record] = field(default_factory=lambda: deque(maxlen=PROGRESS_RECORDS))
     """Progress records of rank 0 (the lowest rank that reports), of the current attempt, oldest first."""
     progress_rank: int | None = None
+    pace: Series = field(default_factory=Series)
+    """Steps per second of the slowest rank, of the current attempt."""
     events: deque[wire.Event] = field(default_factory=lambda: deque(maxlen=256))
     revision: int = 0
 
@@ -273,6 +275,7 @@ class Store:
             run.ranks.clear()
             run.progress.clear()
             run.progress_rank = None
+            run.pace = Series()
         run.info = info
         run.received = time.monotonic()
         run.revision += 1
@@ -288,6 +291,8 @@ class Store:
                 run.ranks[sample.rank] = RankView(sample, now)
             else:
                 rank.sample, rank.received = sample, now
+        seconds = [sample.step_seconds for sample in message.ranks if sample.step_seconds]
+        run.pace.append(message.time, 1 / max(seconds) if seconds else None)
         run.revision += 1
 
     def _apply_progress(self, view: HostView, message: wire.Progress) -> None:
