@@ -18,7 +18,8 @@ class Fleet:
     def __init__(self, inventory: Inventory, store: Store, prompts: Prompts) -> None:
         self.inventory = inventory
         self.store = store
-        self._prompts = prompts
+        self.prompts = prompts
+        """Whom sessions ask that begin from now on; the app puts itself here."""
         self._client = SshClient()
         self._sessions: dict[str, Session] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -32,7 +33,7 @@ class Fleet:
         """Begin to connect to a host; one that is there under this name already is kept."""
         session = self._sessions.get(host.name)
         if session is None:
-            session = Session(host, self.store, self._prompts, client=self._client)
+            session = Session(host, self.store, self.prompts, client=self._client)
             self._sessions[host.name] = session
             self._tasks[host.name] = asyncio.create_task(session.run(), name=f"session {host.name}")
         return session

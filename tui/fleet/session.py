@@ -125,16 +125,18 @@ class Session:
             self._problem = self._problem or Unreachable(f"The connection to {self.name} was closed.")
             self._wake()
 
-    async def connected(self, timeout: float | None = None) -> None:
+    async def connected(self, timeout: float | None = None, *, patient: bool = True) -> None:
         """Wait until the host is live: its runs are in the store, requests can be made.
 
-        Raises the HostError that keeps it from it, at once when trying again needs a person, else after
-        `timeout` seconds.
+        Raises the HostError that keeps it from it: at once when trying again needs a person, and with
+        `patient` off after any failure; else after `timeout` seconds.
         """
         loop = asyncio.get_running_loop()
         deadline = None if timeout is None else loop.time() + timeout
         while not self.live:
             self.check()
+            if self._problem is not None and not patient:
+                raise self._problem
             waiter = loop.create_future()
             self._waiters.add(waiter)
             try:
