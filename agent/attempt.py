@@ -1,0 +1,190 @@
+"""One attempt of a run as its folder has it: what it was to be, what it is, and how it ended.
+
+The state is derived from the files in the folder and from which processes live; nothing is kept anywhere
+else. Whatever is missing or half-written is read as "not yet" or "not known", never as an error.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import files, paths, process, reap, wire
+
+START_SECONDS = 30.0
+"""How long a supervisor may take to start its launcher; an attempt without one for longer never began."""
+
+
+class Condition(NamedTuple):
+    """Where an attempt stands."""
+
+    state: str
+    reason: str
+    started: float
+    """Host's wall clock."""
+    ended: Optional[float] = None
+    exit_code: Optional[int] = None
+    unwatched: bool = False
+    """Its processes live and its supervisor does not: see `adopt`."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing of it can change any more."""
+        return self.state in wire.END_STATES
+
+
+class Attempt:
+    """One attempt as its folder tells it. What cannot change any more is read only once."""
+
+    def __init__(self, home: str, run: str, number: int) -> None:
+        self.run = run
+        self.number = number
+        self.dir = paths.attempt_dir(home, run, number)
+        self._spec: Dict[str, Any] = {}
+        self._launch_spec: Optional[wire.LaunchSpec] = None
+        self._registered: Dict[int, Tuple[int, int]] = {}
+        self._end: Optional[Condition] = None
+
+    def spec(self) -> Dict[str, Any]:
+        """What is in spec.json; empty while it cannot be read."""
+        if not self._spec:
+            self._spec = files.read_json(self._path("spec.json")) or {}
+        return self._spec
+
+    def launch_spec(self) -> Optional[wire.LaunchSpec]:
+        """The spec that it was launched with, or None when it cannot be read."""
+        if self._launch_spec is None:
+            try:
+                self._launch_spec = wire.from_json(wire.LaunchSpec, self.spec())
+            except wire.WireError:
+                return None
+        return self._launch_spec
+
+    def resolved(self) -> Dict[str, Any]:
+        """What the spec meant on this host: argv, env, cwd, python, nproc_per_node, world_size, port."""
+        resolved = self.spec().get("resolved")
+        return resolved if isinstance(resolved, dict) else {}
+
+    def nproc(self) -> int:
+        """How many ranks it has on this host; 0 while that is not known."""
+        value = self.resolved().get("nproc_per_node")
+        return value if isinstance(value, int) and 0 < value <= wire.MAX_ITEMS else 0
+
+    def supervisor(self) -> Optional[Tuple[int, int]]:
+        """(pid, start time) of its supervisor, while that lives."""
+        values = files.read_json(self._path("supervisor.json")) or {}
+        identity = reap.read_identity(self._path("supervisor.json"))
+        if identity is None or values.get("boot_id") != process.boot_id():
+            return None
+        return identity if process.alive(*identity) else None
+
+    def ranks(self) -> Dict[int, Tuple[int, int]]:
+        """rank -> (pid, start time) of the ranks that have said who they are, ended or not."""
+        for rank in range(self.nproc()):
+            if rank not in self._registered:
+                identity = reap.read_identity(self._path(f"rank{rank}", "rank.json"))
+                if identity is not None:
+                    self._registered[rank] = identity
+        return self._registered
+
+    def streams(self) -> Dict[str, int]:
+        """Bytes of each of its logs."""
+        sizes = {}
+        for name in ["launcher", *(f"rank{rank}" for rank in range(self.nproc()))]:
+            try:
+                sizes[name] = os.stat(self._path(name + ".log")).st_size
+            except OSError:
+                pass  # it has not said anything yet
+        return sizes
+
+    def reaped(self) -> List[int]:
+        """The processes that had to be ended at its end."""
+        found = (files.read_json(self._path("exit.json")) or {}).get("reaped")
+        return [pid for pid in found if isinstance(pid, int)] if isinstance(found, list) else []
+
+    def condition(self) -> Condition:
+        """Where it stands now."""
+        if self._end is None:
+            found = self._recorded_end()
+            if found is None:
+                found = self._living()
+            if found is None:
+                # The supervisor writes the end and goes: it may have done so between the two looks.
+                found = self._recorded_end() or self._lost()
+            if not found.over:
+                return found
+            self._end = found
+        return self._end
+
+    def _recorded_end(self) -> Optional[Condition]:
+        values = files.read_json(self._path("exit.json"))
+        if values is None:
+            return None
+        code, ended = values.get("code"), values.get("time")
+        code = code if isinstance(code, int) else None
+        stopped = os.path.exists(self._path("stop.json"))
+        state = "finished" if code == 0 else "stopped" if stopped else "failed"
+        at = float(ended) if isinstance(ended, (int, float)) else self._last_sign()
+        return Condition(state, str(values.get("reason") or "")[: wire.MAX_TEXT], self._started(), at, code)
+
+    def _living(self) -> Optional[Condition]:
+        watched = self.supervisor() is not None
+        beginning = not watched and self._is_beginning()
+        if not watched and not beginning and not self._lives():
+            return None
+        stopping = os.path.exists(self._path("stop.json"))
+        registered = len(self.ranks()) >= max(1, self.nproc())
+        state = "stopping" if stopping else "running" if registered else "starting"
+        return Condition(state, "", self._started(), unwatched=not watched and not beginning)
+
+    def _is_beginning(self) -> bool:
+        """Whether its first supervisor has not had the time to say who it is."""
+        if os.path.exists(self._path("supervisor.json")):
+            return False
+        return time.time() - self._created() < START_SECONDS
+
+    def _lives(self) -> bool:
+        """Whether the launcher or a rank lives."""
+        launcher = reap.read_identity(self._path("launcher.json"))
+        if launcher is not None and process.alive(*launcher):
+            return True
+        return any(process.alive(*identity) for identity in self.ranks().values())
+
+    def _lost(self) -> Condition:
+        values = files.read_json(self._path("supervisor.json"))
+        if values is None:
+            reason = "it was never started: its supervisor did not come up"
+        elif values.get("boot_id") != process.boot_id():
+            booted = process.boot_time()
+            when = time.strftime(" at %Y-%m-%d %H:%M", time.localtime(booted)) if booted else ""
+            reason = f"the host was rebooted{when}"
+        else:
+            reason = (
+                "its processes disappeared: they were killed from outside, or the container was restarted"
+            )
+        state = "stopped" if os.path.exists(self._path("stop.json")) else "failed"
+        return Condition(state, reason, self._started(), self._last_sign())
+
+    def _started(self) -> float:
+        values = files.read_json(self._path("supervisor.json")) or {}
+        started = values.get("started")
+        return float(started) if isinstance(started, (int, float)) else self._created()
+
+    def _created(self) -> float:
+        return _changed(self._path("spec.json")) or _changed(self.dir)
+
+    def _last_sign(self) -> float:
+        """When one of its logs was last written."""
+        names = ["launcher.log", *(f"rank{rank}.log" for rank in range(self.nproc())), "spec.json"]
+        return max(_changed(self._path(name)) for name in names)
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self.dir, *names)
+
+
+def _changed(path: str) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

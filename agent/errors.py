@@ -1,0 +1,17 @@
+"""The refusal of an action on runs, as it goes to the viewer."""
+
+from __future__ import annotations
+
+
+class RunError(Exception):
+    """An action cannot be done. `code` is for programs, `message` and `hint` are for people.
+
+    Codes: `bad-spec`, `exists`, `no-run`, `busy`, `no-python`, `no-cwd`, `no-script`, `no-code`, `no-space`,
+    `not-started`.
+    """
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.hint = hint

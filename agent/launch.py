@@ -1,0 +1,268 @@
+"""From a launch spec to what is executed: argv, environment, working directory. One function per launcher.
+
+Nothing is written and nothing is started here, so a dry run and a launch go through the same code.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import re
+import socket
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from . import environment, paths, probe, wire
+from .cgroup import Cgroups
+from .errors import RunError
+
+MAX_NPROC = 1024
+MAX_GRACE_SECONDS = 3600.0
+MAX_WORD = 128 * 1024 - 1
+"""Bytes of one argument or variable: the kernel's limit."""
+MAX_WORDS = 1024 * 1024
+"""Bytes of all of them: within the kernel's limit at the usual stack size."""
+
+PORTS = range(15000, 32768)
+"""Where a port for the rendezvous is looked for: below those that the kernel gives to connections."""
+
+MIN_SHUTDOWN_SECONDS = 30
+"""What torchrun gives its ranks by default before it kills them."""
+
+FLIGHT_RECORDER_ENTRIES = 2000
+
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+
+
+class Command(NamedTuple):
+    """What one attempt executes. `env` is only what is set on top of the daemon's own environment."""
+
+    argv: Tuple[str, ...]
+    env: Dict[str, str]
+    cwd: str
+    python: str
+    nproc_per_node: int
+    world_size: int
+    port: int
+    launcher: str
+    """What people call it."""
+
+
+class Plan(NamedTuple):
+    """What a launcher's function gets to see."""
+
+    spec: wire.LaunchSpec
+    interpreter: probe.Interpreter
+    attempt: int
+    attempt_dir: str
+    nproc: int
+    port: int
+    program: Tuple[str, ...]
+    """The shim and what it becomes: the command line of a rank without its interpreter."""
+
+
+class Launcher(NamedTuple):
+    """A way to start ranks."""
+
+    name: str
+    argv: Callable[[Plan], List[str]]
+    env: Callable[[Plan], Dict[str, str]]
+
+
+def resolve(
+    home: str, spec: wire.LaunchSpec, attempt: int, *, gpus: int = 0, cores: Optional[int] = None
+) -> Command:
+    """Work out what to execute for attempt `attempt` of `spec` on this host.
+
+    `gpus` is how many GPUs this host has, `cores` how many cores it may use (None: find out). Blocks while
+    an interpreter is asked for torch, seconds at the first time. Raises RunError.
+    """
+    launcher = check(spec)
+    cwd = _folder(spec.cwd)
+    _check_target(spec, cwd)
+    code = [_code_folder(home, reference) for reference in spec.code]
+    interpreter = probe.resolve(home, spec.python, cwd)
+    cores = usable_cores() if cores is None else cores
+    nproc = spec.nproc_per_node or gpus or max(2, cores)
+    attempt_dir = paths.attempt_dir(home, spec.run, attempt)
+    kind = "script" if spec.target_kind == "script" else "module"
+    target = os.path.expanduser(spec.target) if kind == "script" else spec.target
+    shim = os.path.join(attempt_dir, "rank.py")
+    plan = Plan(spec, interpreter, attempt, attempt_dir, nproc, free_port(), (shim, kind, target, *spec.args))
+    env = _base_env(plan, cores, code)
+    env.update(launcher.env(plan))
+    env.update({name: value for name, value in spec.env.items() if name != "PYTHONPATH"})
+    env.update(_encamp_env(home, plan))
+    argv = tuple(launcher.argv(plan))
+    return Command(argv, env, cwd, interpreter.path, nproc, nproc, plan.port, launcher.name)
+
+
+# --- launchers ---------------------------------------------------------------------------------------------
+
+
+def torchrun_argv(plan: Plan) -> List[str]:
+    """One node of torchrun. It never restarts by itself: we do, with a new port and id each time."""
+    return [
+        plan.interpreter.path, "-m", "torch.distributed.run",
+        "--nnodes", "1",
+        "--nproc-per-node", str(plan.nproc),
+        "--max-restarts", "0",
+        "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", f"127.0.0.1:{plan.port}",
+        "--rdzv-id", f"{plan.spec.run}-{plan.attempt}",
+        "--rdzv-conf", "is_host=1",
+        "--local-addr", "127.0.0.1",
+        "--log-dir", os.path.join(plan.attempt_dir, "torchrun"),
+        *plan.program,
+    ]  # fmt: skip
+
+
+def torchrun_env(plan: Plan) -> Dict[str, str]:
+    """Let torchrun wait for its ranks as long as a stop may; keep flight recorder dumps with the attempt."""
+    dump = os.path.join(plan.attempt_dir, "flight_recorder_rank")
+    entries = str(FLIGHT_RECORDER_ENTRIES)
+    env = {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(
+            max(MIN_SHUTDOWN_SECONDS, math.ceil(plan.spec.stop_grace_seconds))
+        ),
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    }
+    if _release(plan.interpreter.torch or "") >= (2, 10):
+        env.update(TORCH_FR_BUFFER_SIZE=entries, TORCH_FR_DUMP_TEMP_FILE=dump)
+    else:  # newer ones warn that these names are deprecated
+        env.update(TORCH_NCCL_TRACE_BUFFER_SIZE=entries, TORCH_NCCL_DEBUG_INFO_TEMP_FILE=dump)
+    return env
+
+
+TORCHRUN = Launcher("torchrun", torchrun_argv, torchrun_env)
+
+LAUNCHERS = {"ddp": TORCHRUN}
+"""Strategy -> how its ranks are started."""
+
+
+def _release(version: str) -> Tuple[int, ...]:
+    """(2, 13) for 2.13.0+cpu."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else (0, 0)
+
+
+# --- checking ----------------------------------------------------------------------------------------------
+
+
+def check(spec: wire.LaunchSpec) -> Launcher:
+    """Check what can be checked without looking at the host. Raises RunError `bad-spec`."""
+    launcher = LAUNCHERS.get(spec.strategy)
+    if launcher is None:
+        raise _bad("strategy", spec.strategy, f"one of {', '.join(LAUNCHERS)}")
+    if not wire.RUN_ID.match(spec.run):
+        raise _bad("run", spec.run, "lower-case letters, digits, '.', '_' and '-', at most 80 of them")
+    if spec.target_kind not in ("script", "module", "task"):
+        raise _bad("target_kind", spec.target_kind, "script, module or task")
+    if not spec.target or (spec.target_kind != "script" and spec.target.startswith("-")):
+        raise _bad("target", spec.target, "the path of a script or the name of a module")
+    if not 0 <= spec.nproc_per_node <= MAX_NPROC:
+        raise _bad("nproc_per_node", spec.nproc_per_node, f"1 to {MAX_NPROC}, or 0 for auto")
+    if not 0 <= spec.stop_grace_seconds <= MAX_GRACE_SECONDS:
+        raise _bad("stop_grace_seconds", spec.stop_grace_seconds, f"0 to {MAX_GRACE_SECONDS:.0f}")
+    for name in spec.env:
+        if not name or "=" in name:
+            raise _bad("env", name, "names of variables")
+        if name.startswith("ENCAMP_"):
+            raise _bad("env", name, "variables whose names do not begin with ENCAMP_")
+    variables = [f"{name}={value}" for name, value in spec.env.items()]
+    words = [spec.target, spec.cwd, spec.python, *spec.args, *variables]
+    sizes = [len(os.fsencode(word)) for word in words]
+    if any("\0" in word for word in words) or max(sizes) > MAX_WORD or sum(sizes) > MAX_WORDS:
+        raise RunError("bad-spec", "an argument or variable holds a zero byte or is too long for this system")
+    return launcher
+
+
+def _bad(field: str, value: object, allowed: str) -> RunError:
+    return RunError("bad-spec", f"{field} = {value!r} is not possible", f"allowed: {allowed}")
+
+
+def _folder(cwd: str) -> str:
+    path = os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(cwd)))
+    if not os.path.isdir(path):
+        raise RunError("no-cwd", f"there is no folder {path} on this host", "see cwd in the profile")
+    if not os.access(path, os.X_OK):
+        raise RunError("no-cwd", f"the folder {path} cannot be entered", "see cwd in the profile")
+    return path
+
+
+def _check_target(spec: wire.LaunchSpec, cwd: str) -> None:
+    if spec.target_kind == "script":
+        path = os.path.join(cwd, os.path.expanduser(spec.target))
+        if not os.path.exists(path):
+            raise RunError(
+                "no-script", f"there is no {path} on this host", "copy it there, or see script and cwd"
+            )
+        if not os.access(path, os.R_OK):
+            raise RunError("no-script", f"{path} cannot be read", "see its permissions")
+
+
+def _code_folder(home: str, reference: wire.CodeRef) -> str:
+    folder = paths.code_dir(home, reference.sha256)
+    if not _SHA256.match(reference.sha256) or not os.path.isdir(folder):
+        raise RunError(
+            "no-code", f"the code {reference.name!r} is not on this host", "it has to be sent there first"
+        )
+    return folder
+
+
+# --- the host ----------------------------------------------------------------------------------------------
+
+
+def usable_cores() -> int:
+    """How many cores this host may use: what the scheduler and the control group leave, at least 1."""
+    cgroups = Cgroups()
+    quota = cgroups.cpu.limit
+    cgroups.close()
+    cores = len(os.sched_getaffinity(0))
+    return max(1, cores if quota is None else min(cores, int(quota)))
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on, at random, so that attempts that start together do not meet."""
+    for port in random.sample(PORTS, 64):
+        if _is_free(port):
+            return port
+    with socket.socket() as any_port:
+        any_port.bind(("", 0))
+        return int(any_port.getsockname()[1])
+
+
+def _is_free(port: int) -> bool:
+    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+        try:
+            with socket.socket(family) as sock:
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind((address, port))
+        except OSError:
+            if family == socket.AF_INET:
+                return False  # without IPv6 the second one fails for every port
+    return True
+
+
+def _base_env(plan: Plan, cores: int, code: List[str]) -> Dict[str, str]:
+    inherited = environment.inherited()
+    bin_dir = os.path.dirname(plan.interpreter.path)
+    search = [entry for entry in inherited.get("PATH", os.defpath).split(":") if entry != bin_dir]
+    env = {"PATH": ":".join([bin_dir, *search]), "PYTHONUNBUFFERED": "1"}
+    if "OMP_NUM_THREADS" not in inherited:
+        env["OMP_NUM_THREADS"] = str(max(1, cores // plan.nproc))
+    theirs = plan.spec.env.get("PYTHONPATH", inherited.get("PYTHONPATH", "") if code else "")
+    if code or "PYTHONPATH" in plan.spec.env:
+        env["PYTHONPATH"] = ":".join([*code, *([theirs] if theirs else [])])
+    return env
+
+
+def _encamp_env(home: str, plan: Plan) -> Dict[str, str]:
+    return {
+        "ENCAMP_HOME": home,
+        "ENCAMP_RUN": plan.spec.run,
+        "ENCAMP_ATTEMPT": str(plan.attempt),
+        "ENCAMP_RUN_DIR": paths.run_dir(home, plan.spec.run),
+        "ENCAMP_ATTEMPT_DIR": plan.attempt_dir,
+    }

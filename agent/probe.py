@@ -1,0 +1,224 @@
+"""Which Pythons this host has, and which of them can train: found by really importing torch in each.
+
+The interpreter that runs the agent and the one that trains are different things. Importing torch takes
+seconds, so answers are kept in `interpreters.json` and hold as long as the files they rest on do not change:
+torch's own version file, or the folders in which torch was not found. Everything here blocks on child
+processes and on the disk: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+from typing import Dict, Iterator, List, NamedTuple, Optional
+
+from . import environment, files, paths
+from .errors import RunError
+
+IMPORT_SECONDS = 120.0
+"""How long one interpreter may take to import torch: a cold network disk."""
+
+MAX_CANDIDATES = 64
+MAX_ERROR = 300
+
+SET_PYTHON = 'set python = "/path/to/python" in the profile\'s [run] table'
+
+MARK = "encamp-probe:"
+"""Begins the line with the answer: what runs at the start of an interpreter may print as well."""
+
+CHECK = f"""
+import json, os, sys
+def main():
+    answer = {{"version": "%d.%d.%d" % sys.version_info[:3], "torch": None, "cuda": None}}
+    watched = [entry for entry in sys.path if os.path.isdir(entry)]
+    try:
+        from importlib.util import find_spec
+        spec = find_spec("torch")
+        if spec is not None:
+            import torch
+            answer["torch"] = str(torch.__version__)
+            answer["cuda"] = getattr(torch.version, "cuda", None)
+            watched = [torch.version.__file__]
+    except BaseException as error:
+        answer["error"] = "%s: %s" % (type(error).__name__, error)
+    answer["watched"] = watched
+    return answer
+answer = main()
+sys.stdout.flush()
+os.write(1, ("\\n{MARK}" + json.dumps(answer) + "\\n").encode())
+os._exit(0)
+"""
+
+
+class Interpreter(NamedTuple):
+    """One Python of this host."""
+
+    path: str
+    """How it is started."""
+    version: str
+    """As in 3.11.7; empty when it could not be asked."""
+    torch: Optional[str]
+    """Version of torch, None when it cannot be imported."""
+    cuda: Optional[str]
+    """Version of CUDA that torch was built for."""
+    error: str = ""
+    """Why it is of no use, one sentence; empty when it simply has no torch, or has one."""
+
+
+def interpreters(home: str, cwd: str = "") -> List[Interpreter]:
+    """Every Python found on this host, most likely ones first. Each is asked at most once."""
+    return [inspect(home, path) for path in candidates(cwd)]
+
+
+def resolve(home: str, python: str, cwd: str) -> Interpreter:
+    """The interpreter that a profile means by `python`: "auto", a path, or a command's name.
+
+    Relative paths and virtual environments are looked for in `cwd`. Raises RunError `no-python`.
+    """
+    if python != "auto":
+        return _named(home, python, cwd)
+    tried = []
+    for path in candidates(cwd):
+        found = inspect(home, path)
+        if found.torch is not None:
+            return found
+        tried.append(f"{path} ({found.error or f'Python {found.version} without torch'})")
+    raise RunError(
+        "no-python",
+        "no Python on this host imports torch; tried " + ("; ".join(tried) or "nothing: none was found"),
+        f"install torch into one of them, or {SET_PYTHON}",
+    )
+
+
+def _named(home: str, python: str, cwd: str) -> Interpreter:
+    path = os.path.expanduser(python)
+    if "/" not in path:
+        path = shutil.which(path) or path
+    path = os.path.join(cwd, path)
+    if not os.access(path, os.X_OK) or os.path.isdir(path):
+        raise RunError("no-python", f"{python} is not a program on this host", SET_PYTHON)
+    found = inspect(home, path)
+    if found.torch is None:
+        why = found.error or "it has no torch, and torchrun comes with torch"
+        raise RunError("no-python", f"{path} cannot be used: {why}", f"install torch there, or {SET_PYTHON}")
+    return found
+
+
+def candidates(cwd: str = "") -> List[str]:
+    """Paths of the Pythons found, without asking them: no program twice, most likely ones first."""
+    found: Dict[str, str] = {}
+    for path in _places(cwd):
+        if len(found) < MAX_CANDIDATES and os.access(path, os.X_OK) and not os.path.isdir(path):
+            # The folder's links are followed and not the program's: in a virtual environment that is one
+            # to the Python it was made with.
+            found.setdefault(os.path.realpath(os.path.dirname(path)), path)
+    return list(found.values())
+
+
+def _places(cwd: str) -> Iterator[str]:
+    folders = [os.path.join(cwd, name) for name in (".venv", "venv")] if cwd else []
+    active = os.environ.get("ACTIVE_VENV", "")  # Vast.ai: the name of the one that logins activate
+    if active:
+        folders.append(os.path.join("/venv", active))
+    folders += ["/venv/main", *_glob("/venv/*")]
+    folders += [os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX")]
+    user = os.path.expanduser("~")
+    for conda in ("/opt/conda", "/opt/miniconda3", *(f"{user}/{name}" for name in _CONDAS)):
+        folders += [conda, *_glob(f"{conda}/envs/*")]
+    folders += [f"{user}/.venv", f"{user}/venv", *_glob(f"{user}/.virtualenvs/*")]
+    folders += ["/workspace/.venv", *_glob("/workspace/*venv*"), *_glob("/workspace/*/.venv")]
+    for folder in folders:
+        if folder:
+            yield os.path.join(folder, "bin", "python")
+    for name in ("python3", "python"):
+        path = shutil.which(name)
+        if path is not None:
+            yield path
+    yield from ("/usr/local/bin/python3", "/usr/bin/python3", sys.executable)
+
+
+_CONDAS = ("miniconda3", "anaconda3", "miniforge3", "mambaforge", "micromamba")
+
+
+def _glob(pattern: str) -> List[str]:
+    return sorted(glob.glob(pattern))
+
+
+def inspect(home: str, path: str) -> Interpreter:
+    """Ask one interpreter, or remember what it said when nothing that matters has changed since."""
+    known = (files.read_json(paths.interpreters_file(home)) or {}).get(path)
+    if isinstance(known, dict) and known.get("stamps") == _stamps(known.get("watched"), path):
+        answer = known.get("answer")
+        if isinstance(answer, dict):
+            return _interpreter(path, answer)
+    answer = _ask(path)
+    watched = answer.pop("watched", None)
+    if watched and "error" not in answer:
+        entry = {"watched": watched, "stamps": _stamps(watched, path), "answer": answer}
+        _remember(home, path, entry)
+    return _interpreter(path, answer)
+
+
+def _remember(home: str, path: str, entry: Dict[str, object]) -> None:
+    known = files.read_json(paths.interpreters_file(home)) or {}
+    known = {other: value for other, value in known.items() if os.path.exists(other)}
+    known[path] = entry
+    try:
+        files.write_json(paths.interpreters_file(home), known)
+    except OSError:
+        pass  # a full disk: it is asked again next time
+
+
+def _stamps(watched: object, path: str) -> List[List[object]]:
+    """What tells whether something was installed, removed or replaced."""
+    stamps: List[List[object]] = []
+    for name in [path, *(watched if isinstance(watched, list) else [])]:
+        try:
+            status = os.stat(str(name))
+        except OSError:
+            stamps.append([str(name), 0, 0])
+        else:
+            stamps.append([str(name), status.st_mtime_ns, status.st_size])
+    return stamps
+
+
+def _ask(path: str) -> Dict[str, object]:
+    try:
+        ended = subprocess.run(
+            [path, "-c", CHECK],
+            cwd="/",
+            env=environment.inherited(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=IMPORT_SECONDS,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"importing torch takes more than {IMPORT_SECONDS:.0f} s"}
+    except OSError as error:
+        return {"error": f"cannot be started: {error.strerror}"}
+    for line in reversed(ended.stdout.decode("utf-8", "replace").splitlines()):
+        if line.startswith(MARK):
+            try:
+                answer = json.loads(line[len(MARK) :])
+            except ValueError:
+                break
+            return answer if isinstance(answer, dict) else {}
+    said = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+    return {"error": f"ended with code {ended.returncode}" + (f": {said[-1]}" if said else "")}
+
+
+def _interpreter(path: str, answer: Dict[str, object]) -> Interpreter:
+    torch, cuda = answer.get("torch"), answer.get("cuda")
+    return Interpreter(
+        path,
+        str(answer.get("version") or ""),
+        torch if isinstance(torch, str) else None,
+        cuda if isinstance(cuda, str) else None,
+        " ".join(str(answer.get("error") or "").split())[:MAX_ERROR],
+    )

@@ -1,0 +1,389 @@
+"""The supervisor: one small process per attempt that starts the launcher, waits, and records the end.
+
+It outlives the daemon. It has a session of its own, no threads and next to no imports, and it is the
+subreaper of the whole attempt: processes that lose their parent become its children, so nothing escapes it
+and no zombie stays behind where process 1 does not collect any.
+
+Signals are blocked and taken one by one in `_pause`, so none is ever missed. SIGTERM begins a stop: the
+launcher gets SIGTERM, and when the grace in stop.json is over everything gets SIGKILL. Another SIGTERM reads
+stop.json again and can only shorten it. Whatever outlives the launcher is ended too. `exit.json` is the last
+thing that is written.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import sys
+import time
+
+from . import ending, environment, files, process, reap
+
+WATCHED = (signal.SIGCHLD, signal.SIGTERM)
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
+
+FOREVER = 3600.0
+"""Seconds between two looks when there is nothing to look for: signals wake us."""
+
+ADOPTED_LOOK_SECONDS = 0.25
+"""Seconds between two looks at a launcher that is not our child."""
+
+SETTLE_SECONDS = 0.3
+"""How long helpers of the ranks may take to notice that they are not needed any more."""
+
+LEFTOVER_GRACE_SECONDS = 5.0
+"""How long what outlives the launcher may take after SIGTERM, where the attempt allows so much."""
+
+KILL_SECONDS = 30.0
+"""How long after SIGKILL a process is given up: it hangs in the kernel."""
+
+RETRY_SECONDS = 5.0
+"""Pause before the end is recorded again on a disk that is full."""
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def main(arguments: list[str]) -> int:
+    """`supervise [--adopt] ATTEMPT_DIR`. Writes `ready` to standard output when the launcher runs.
+
+    Exit codes: 0 the end is recorded, 1 the attempt cannot be supervised, 3 another supervisor does it.
+    """
+    adopt = "--adopt" in arguments
+    attempt_dir = os.path.abspath(arguments[-1])
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    if os.getsid(0) != os.getpid():
+        os.setsid()
+    os.chdir("/")
+    if not _take_lock(attempt_dir):
+        sys.stderr.write(f"encamp: {attempt_dir} has a supervisor already\n")
+        return 3
+    spec = files.read_json(os.path.join(attempt_dir, "spec.json"))
+    resolved = spec.get("resolved") if spec else None
+    if not isinstance(resolved, dict):
+        sys.stderr.write(f"encamp: {attempt_dir} has no spec.json that can be read\n")
+        return 1
+    _adopt_orphans()
+    supervisor = Supervisor(attempt_dir, spec or {}, resolved)
+    supervisor.sign(adopt)
+    if adopt:
+        supervisor.take_over()
+    else:
+        supervisor.start()
+    _say_ready()
+    supervisor.run()
+    return 0
+
+
+class Supervisor:
+    """One attempt from the start of its launcher to its end."""
+
+    def __init__(self, attempt_dir: str, spec: dict[str, object], resolved: dict[str, object]) -> None:
+        self._dir = attempt_dir
+        self._argv = _strings(resolved.get("argv"))
+        self._env = {str(k): str(v) for k, v in _table(resolved.get("env")).items()}
+        self._cwd = str(resolved.get("cwd") or "/")
+        self._launcher_name = str(resolved.get("launcher") or "the launcher")
+        self._nproc = _int(resolved.get("nproc_per_node")) or 1
+        self._default_grace = _number(spec.get("stop_grace_seconds"), 30.0)
+        self._tree = reap.Tree(attempt_dir, self._env)
+        self._launcher = (0, 0)
+        self._ours = True
+        """Whether the launcher is our child, so that we learn its exit code."""
+        self._code: int | None = None
+        self._collected = False
+        self._told = False
+        """Whether SIGTERM reached us."""
+        self._kill_at: float | None = None
+        """`time.monotonic()` at which the grace of a stop is over."""
+        self._ended: dict[int, int] = {}
+        """What we had to end ourselves because nobody else did."""
+        self._killed: dict[int, int] = {}
+        """What of that, or of the ranks, did not end by SIGTERM."""
+        self._oom_kills: int | None = None
+
+    # --- the beginning ------------------------------------------------------------------------------------
+
+    def sign(self, adopting: bool) -> None:
+        """Write supervisor.json. Raises OSError."""
+        path = self._path("supervisor.json")
+        before = (files.read_json(path) if adopting else None) or {}
+        self._oom_kills = _int(before.get("oom_kills")) if adopting else oom_kills()
+        me = os.getpid()
+        values = {
+            "pid": me,
+            "start_time": process.start_time(me),
+            "boot_id": process.boot_id(),
+            "started": before.get("started", time.time()),
+            "oom_kills": self._oom_kills,
+        }
+        files.write_json(path, values)
+
+    def start(self) -> None:
+        """Start the launcher in a session of its own. Raises OSError."""
+        log = os.open(self._path("launcher.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        pid = os.fork()
+        if pid == 0:
+            self._become_launcher(log)
+        os.close(log)
+        self._launcher = (pid, process.start_time(pid) or 0)
+        files.write_json(self._path("launcher.json"), {"pid": pid, "start_time": self._launcher[1]})
+
+    def _become_launcher(self, log: int) -> None:
+        try:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDONLY)
+            for target, source in enumerate((null, log, log)):
+                os.dup2(source, target)
+            for number in (*IGNORED, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
+            os.chdir(self._cwd)
+            os.execve(self._argv[0], self._argv, {**environment.inherited(), **self._env})
+        except OSError as error:
+            os.write(2, f"encamp: cannot start {self._argv[0]} in {self._cwd}: {error.strerror}\n".encode())
+        finally:
+            os._exit(127)  # whatever happens in the child, it never returns into its parent's code
+
+    def take_over(self) -> None:
+        """Watch what another supervisor has started."""
+        self._ours = False
+        launcher = reap.read_identity(self._path("launcher.json"))
+        if launcher is None:  # the other supervisor came no further: the launcher is the oldest of all
+            members = self._tree.members().items()
+            launcher = min(members, key=lambda member: member[1]) if members else (0, 0)
+        self._launcher = launcher
+
+    # --- the life -----------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Wait for the end, end what is left, and record it. A stop that was asked for before us counts."""
+        if os.path.exists(self._path("stop.json")):
+            self._begin_stop()
+        self._wait_for_launcher()
+        self._end_leftovers()
+        self._record_end()
+
+    def _launcher_lives(self) -> bool:
+        if self._ours:
+            return not self._collected
+        return self._launcher[0] > 0 and process.alive(*self._launcher)
+
+    def _wait_for_launcher(self) -> None:
+        pause = FOREVER if self._ours else ADOPTED_LOOK_SECONDS
+        while self._launcher_lives():
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._killed.update(self._tree.members())
+                self._kill_all(dict(self._killed))
+                return
+            self._pause(pause)
+
+    def _end_leftovers(self) -> None:
+        """End what outlived the launcher: first by waiting, then by asking, then by force."""
+        left = self._wait_until_gone(self._tree.members(), SETTLE_SECONDS)
+        if not left:
+            return
+        self._ended.update(left)
+        reap.ask_to_end(left)
+        left = self._wait_until_gone(left, min(self._default_grace, LEFTOVER_GRACE_SECONDS))
+        left.update(self._tree.members())
+        if left:
+            self._ended.update(left)
+            self._killed.update(left)
+            self._kill_all(left)
+
+    def _wait_until_gone(self, members: dict[int, int], seconds: float) -> dict[int, int]:
+        """Wait at most so long, less when a stop allows less; returns those that are still there."""
+        deadline = time.monotonic() + seconds
+        while members:
+            now = time.monotonic()
+            if now >= deadline or (self._kill_at is not None and now >= self._kill_at):
+                break
+            self._pause(0.02)
+            members = {pid: started for pid, started in members.items() if process.alive(pid, started)}
+        return members
+
+    def _kill_all(self, members: dict[int, int]) -> None:
+        deadline = time.monotonic() + KILL_SECONDS
+        while members and time.monotonic() < deadline:
+            reap.kill(members)
+            pause = time.monotonic() + 0.2
+            while any(process.alive(*member) for member in members.items()) and time.monotonic() < pause:
+                self._pause(0.01)
+            members = self._tree.members()
+
+    def _begin_stop(self) -> None:
+        """Begin a stop, or shorten the one that has begun."""
+        stop = files.read_json(self._path("stop.json")) or {}
+        grace = max(0.0, _number(stop.get("grace_seconds"), self._default_grace))
+        kill_at = time.monotonic() + grace
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+        if not self._told and self._launcher_lives():
+            reap.send({self._launcher[0]: self._launcher[1]}, signal.SIGTERM)
+            reap.send(self._tree.members(), signal.SIGCONT)  # a stopped rank could not act on it
+        self._told = True
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep until a signal comes, a stop's grace is over or the time is up, and act on what came."""
+        if self._kill_at is not None:
+            seconds = min(seconds, max(0.0, self._kill_at - time.monotonic()))
+        got = signal.sigtimedwait(WATCHED, seconds)
+        if got is not None and got.si_signo == signal.SIGTERM:
+            self._begin_stop()
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self._launcher[0] and self._ours:
+                self._collected = True
+                self._code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    # --- the end ------------------------------------------------------------------------------------------
+
+    def _record_end(self) -> None:
+        self._pause(0)  # the launcher may have been killed and not been collected yet
+        stop = files.read_json(self._path("stop.json"))
+        if not self._ours:
+            self._code = self._code_from_ranks()
+        left = self._tree.members()
+        reason = self._reason(stop, left)
+        reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
+        values = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
+        while True:
+            try:
+                files.write_json(self._path("exit.json"), values)
+                break
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+            time.sleep(RETRY_SECONDS)
+        name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
+        event = {"time": time.time(), "name": name, "actor": "supervisor", "text": reason}
+        try:
+            files.append_json_line(self._path("events.jsonl"), event)
+        except OSError:
+            pass  # exit.json says the same
+
+    def _code_from_ranks(self) -> int | None:
+        """0 when every rank says that it ended well; else nobody knows how the launcher ended."""
+        for rank in range(self._nproc):
+            values = files.read_json(self._path(f"rank{rank}", "exit.json")) or {}
+            if values.get("code") != 0:
+                return None
+        return 0
+
+    def _reason(self, stop: dict[str, object] | None, left: dict[int, int]) -> str:
+        parts = []
+        if self._code == 0:
+            if self._ended:
+                parts.append(f"{_count(self._ended)} that outlived the ranks had to be ended")
+        elif stop is not None and self._told:
+            parts.append(f"stopped by {ending.sentence(str(stop.get('actor') or 'somebody'))}")
+            if self._killed:
+                grace = _number(stop.get("grace_seconds"), self._default_grace)
+                parts.append(f"{_count(self._killed)} did not end within {grace:g} s and had to be killed")
+        else:
+            if self._told:
+                parts.append("the supervisor was told to end (SIGTERM): is the host shutting down?")
+            kills = oom_kills()
+            out_of_memory = kills is not None and self._oom_kills is not None and kills > self._oom_kills
+            parts.append(
+                ending.reason_of_failure(
+                    self._dir, self._nproc, self._code, self._launcher_name, out_of_memory
+                )
+            )
+            if self._ended:
+                parts.append(f"{_count(self._ended)} that it left behind had to be ended")
+        for pid in left:
+            where = process.wait_channel(pid)
+            parts.append(f"process {pid} cannot be killed{f', it hangs in {where}' if where else ''}")
+        return "; ".join(parts)
+
+    def _path(self, *names: str) -> str:
+        return os.path.join(self._dir, *names)
+
+
+def oom_kills() -> int | None:
+    """How many processes of our control group the kernel has killed for want of memory; None if not told."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = [f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events"]
+        elif "memory" in controllers.split(","):
+            root = "/sys/fs/cgroup/memory"
+            names = [f"{root}{path}/memory.oom_control", f"{root}/memory.oom_control"]
+        else:
+            continue
+        for name in names:
+            try:
+                with open(name, encoding="ascii") as file:
+                    counts = [text.split() for text in file if text.startswith("oom_kill ")]
+            except OSError:
+                continue  # a container may see its group's path as the machine does
+            if counts:
+                return int(counts[0][1])
+    return None
+
+
+def _say_ready() -> None:
+    """Tell whoever started us that the launcher runs, and let go of standard output."""
+    try:
+        os.write(1, b"ready\n")
+    except OSError:
+        pass  # the daemon has gone meanwhile: the attempt has not
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+def _take_lock(attempt_dir: str) -> bool:
+    """Whether this process is now the attempt's only supervisor. The lock goes with the process."""
+    lock = os.open(os.path.join(attempt_dir, "supervisor.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: supervisor.json has to do
+    return True
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of every descendant that loses its own (Linux 3.4); harmless where that fails."""
+    import ctypes
+
+    try:
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def _count(members: dict[int, int]) -> str:
+    return "1 process" if len(members) == 1 else f"{len(members)} processes"
+
+
+def _strings(value: object) -> list[str]:
+    return [str(item) for item in value] if isinstance(value, list) else []
+
+
+def _table(value: object) -> dict[object, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _int(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object, default: float) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
