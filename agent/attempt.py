@@ -172,19 +172,12 @@ class Attempt:
         return float(started) if isinstance(started, (int, float)) else self._created()
 
     def _created(self) -> float:
-        return _changed(self._path("spec.json")) or _changed(self.dir)
+        return files.changed_at(self._path("spec.json")) or files.changed_at(self.dir)
 
     def _last_sign(self) -> float:
         """When one of its logs was last written."""
         names = ["launcher.log", *(f"rank{rank}.log" for rank in range(self.nproc())), "spec.json"]
-        return max(_changed(self._path(name)) for name in names)
+        return max(files.changed_at(self._path(name)) for name in names)
 
     def _path(self, *names: str) -> str:
         return os.path.join(self.dir, *names)
-
-
-def _changed(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0

@@ -114,6 +114,14 @@ def read_json_lines(path: str, start: int = 0, limit: int = MAX_JSON) -> tuple[l
     return records, start + end
 
 
+def changed_at(path: str) -> float:
+    """When a file or folder was last changed, in seconds since the epoch; 0 when it is not there."""
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
 def _object(data: bytes) -> dict[str, object] | None:
     if not data:
         return None

@@ -76,7 +76,7 @@ def describe_attempt(home: str, attempt: Attempt) -> Optional[wire.Run]:
 class Registry:
     """All runs of this host, for somebody who looks every second: what has ended is not looked at again.
 
-    A new attempt changes the time of the folder of all runs (see `_create`), so a look at a thousand ended
+    A new attempt changes the time of the folder of all runs (see `control.py`), so a look at a thousand ended
     runs is one `stat`.
     """
 
@@ -109,7 +109,7 @@ class Registry:
 
     def _look_for_attempts(self) -> None:
         folder = paths.runs_dir(self.home)
-        changed = _changed(folder)
+        changed = files.changed_at(folder)
         if changed == self._folder_changed:
             return
         self._folder_changed = changed if time.time() - changed > SETTLED_SECONDS else -1.0
