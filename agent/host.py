@@ -115,7 +115,7 @@ class HostSampler:
     def _memory(self) -> wire.MemorySample:
         total, available = parse_meminfo(self._meminfo.read())
         group = self._cgroups.memory.read()
-        if group is not None and (group.limit < total or not total):
+        if group is not None and group.limit < total:
             return wire.MemorySample(group.used, group.limit, True)
         return wire.MemorySample(max(0, total - available), total, False)
 

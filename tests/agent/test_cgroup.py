@@ -218,6 +218,14 @@ def test_version_1_in_a_container_without_a_quota(tmp_path: Path, namespace: boo
     assert cgroups.memory.read() == Memory(12 * GIB, int(NO_LIMIT_1))
 
 
+def test_version_1_in_a_group_inside_of_a_container(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, f"5:memory:{DOCKER_1}/job/7\n", mount_1("memory", DOCKER_1))
+    machine.group("sys/fs/cgroup/memory", memory__limit_in_bytes=32 * GIB, memory__usage_in_bytes=20 * GIB)
+    machine.group("sys/fs/cgroup/memory/job", memory__limit_in_bytes=GIB, memory__usage_in_bytes=7)
+    machine.group("sys/fs/cgroup/memory/job/7", memory__limit_in_bytes=NO_LIMIT_1, memory__usage_in_bytes=3)
+    assert machine.cgroups().memory.read() == Memory(7, GIB)
+
+
 def test_version_1_with_cpu_and_cpuacct_apart(tmp_path: Path) -> None:
     groups = "3:cpuacct:/job/7\n2:cpu:/job/7\n"
     machine = Machine(tmp_path, groups, mount_1("cpu") + mount_1("cpuacct"))
@@ -258,6 +266,7 @@ def test_without_proc_there_are_no_limits(tmp_path: Path) -> None:
 def test_the_group_outside_of_the_namespace_still_has_the_limits_of_what_is_seen(tmp_path: Path) -> None:
     machine = Machine(tmp_path, "0::/../other\n", MOUNT_2, OTHER_NAMESPACE)
     machine.group("sys/fs/cgroup", pids__max=5, pids__current=1)
+    machine.group("sys/fs/other", pids__max=2, pids__current=2)  # what the path would lead to
     assert machine.cgroups().pids.read() == Pids(1, 5)
 
 

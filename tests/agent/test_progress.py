@@ -250,7 +250,8 @@ def test_history_with_garbage_at_its_end_still_has_the_newest_record(path: Path)
 
 
 def test_history_fits_one_line_of_the_wire(path: Path) -> None:
-    append(path, *({"step": step, **{f"text{n}": "é" * 180 for n in range(8)}} for step in range(1000)))
+    append(path, *({"step": step, **{f"text{n}": "é" * 180 for n in range(3)}} for step in range(1000)))
     found = history(str(path), 1000)
+    assert len(found) > 20
     assert found[-1]["step"] == 999
     assert len(wire.encode(wire.Reply(1, {"records": found}))) < wire.MAX_LINE
