@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -331,6 +332,26 @@ async def test_a_machine_without_gpus_starts_no_process(
     assert player.starts == []
     monkeypatch.setattr(driver, "find", lambda **_: driver.Found())
     await state(monitor, "ok")
+
+
+def test_the_monitor_works_under_every_python(fake: FakeNvml, real_child: list[str], python: str) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from agent.gpu import GpuMonitor\n"
+        "async def main():\n"
+        "    monitor = GpuMonitor([sys.executable, '-I', '-S', sys.argv[1], 'nvml'])\n"
+        "    monitor.start()\n"
+        "    while monitor.status().state == 'starting': await asyncio.sleep(0.01)\n"
+        "    print(monitor.status().state, len(monitor.status().gpus), monitor.pid)\n"
+        "    await monitor.close()\n"
+        "asyncio.run(main())\n"
+    )
+    command = [python, "-I", "-S", "-W", "error", "-c", code, real_child[-2]]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    found, gpus, child = output.split()
+    assert (found, gpus) == ("ok", "2")
+    assert process.start_time(int(child)) is None
 
 
 async def test_a_monitor_that_never_started_can_be_closed() -> None:
