@@ -1,0 +1,170 @@
+"""A fleet without connections for the app: its hosts are a feed's, its sessions answer as an agent would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from feed import FakeHost, Feed
+
+from agent import wire
+from tui.fleet.errors import RequestRefused, Unreachable, UsageError
+from tui.fleet.hosts import Host, Inventory
+from tui.fleet.prompts import NoPrompts, Prompts
+from tui.fleet.store import HostView, Link, Store
+
+LOG = "".join(
+    f"12:{minute:02d}:{second:02d} step {minute * 60 + second} loss {3.1 - minute / 30:.3f} tok/s 411 920\n"
+    for minute in range(10)
+    for second in range(60)
+).encode()
+
+
+class FakeSession:
+    """Answers from the feed, and notes what was asked."""
+
+    def __init__(self, fleet: FakeFleet, host: Host) -> None:
+        self.fleet = fleet
+        self.host = host
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.retries = 0
+        self.refuse: dict[str, RequestRefused] = {}
+        """Methods that are refused, and how."""
+        self.held: asyncio.Event | None = None
+        """While set, answers wait for it."""
+
+    @property
+    def name(self) -> str:
+        return self.host.name
+
+    @property
+    def store(self) -> Store:
+        return self.fleet.store
+
+    @property
+    def view(self) -> HostView:
+        return self.fleet.store.hosts[self.host.name]
+
+    @property
+    def live(self) -> bool:
+        return self.view.link is Link.LIVE
+
+    def retry_now(self) -> None:
+        self.retries += 1
+
+    def check(self) -> None:
+        pass
+
+    async def connected(self, timeout: float | None = None) -> None:
+        if not self.live:
+            raise Unreachable(f"{self.name} is not connected.")
+
+    async def request(self, method: str, params: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
+        self.asked.append((method, dict(params)))
+        await asyncio.sleep(0)
+        if self.held is not None:
+            await self.held.wait()
+        if not self.live:
+            raise Unreachable(f"{self.name} is not connected.")
+        if method in self.refuse:
+            raise self.refuse[method]
+        answer: dict[str, Any] = getattr(self, f"_{method}")(dict(params))
+        return answer
+
+    def _blob_has(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"present": True}
+
+    def _launch(self, params: dict[str, Any]) -> dict[str, Any]:
+        spec = wire.from_json(wire.LaunchSpec, params["spec"])
+        ranks = spec.nproc_per_node or 2
+        if not params["dry_run"]:
+            self.fleet.feed.run(self.name, spec.run, ranks=ranks, state="starting")
+        argv = [
+            "/opt/conda/bin/python",
+            "-m",
+            "torch.distributed.run",
+            f"--nproc-per-node={ranks}",
+            spec.target,
+        ]
+        return {
+            "run": spec.run,
+            "attempt": 1,
+            "world_size": ranks,
+            "nproc_per_node": ranks,
+            "python": "/opt/conda/bin/python",
+            "argv": [*argv, *spec.args],
+            "env": {"OMP_NUM_THREADS": "1", **spec.env},
+            "cwd": spec.cwd or "/root",
+        }
+
+    def _restart(self, params: dict[str, Any]) -> dict[str, Any]:
+        info = self.fleet.feed.hosts[self.name].runs[params["run"]]
+        attempt = info.attempt + 1
+        self.fleet.feed.change_run(self.name, info.run, attempt=attempt, state="running", ended=None)
+        return {
+            "run": info.run,
+            "attempt": attempt,
+            "world_size": info.world_size,
+            "nproc_per_node": info.nproc_per_node,
+            "python": info.python,
+            "argv": list(info.command),
+            "env": {},
+            "cwd": info.cwd,
+        }
+
+    def _stop(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.fleet.feed.change_run(
+            self.name,
+            params["run"],
+            state="stopped",
+            reason=f"Stopped by {params['actor']}.",
+            ended=self.fleet.feed.time,
+        )
+        return {"state": "stopped", "reaped": []}
+
+    async def read_log(
+        self, run: str, attempt: int, stream: str, offset: int, length: int
+    ) -> tuple[int, bytes, int, bool]:
+        start = max(0, len(LOG) + offset) if offset < 0 else offset
+        return start, LOG[start : start + length], len(LOG), False
+
+    async def follow_log(self, run: str, attempt: int, stream: str, offset: int, sink: Any) -> None:
+        if offset < len(LOG):
+            sink.data(offset, LOG[offset:])
+
+    async def unfollow_log(self, run: str, attempt: int, stream: str, sink: Any) -> None:
+        pass
+
+
+class FakeFleet:
+    """Satisfies `tui.ports.FleetPort`."""
+
+    def __init__(self, feed: Feed, folder: Path) -> None:
+        self.feed = feed
+        self.store = feed.store
+        self.inventory = Inventory(folder / "hosts.toml")
+        self.prompts: Prompts = NoPrompts()
+        self.sessions: dict[str, FakeSession] = {}
+        for host in feed.hosts.values():
+            user, _, rest = host.address.rpartition("@")
+            name, _, port = rest.partition(":")
+            known = Host(host.name, name, int(port), user)
+            self.inventory.add(known)
+            self.sessions[host.name] = FakeSession(self, known)
+
+    def add(self, host: Host) -> FakeSession:
+        self.feed.add(FakeHost(host.name, host.address, gpus=0), Link.CONNECTING)
+        self.sessions[host.name] = FakeSession(self, host)
+        return self.sessions[host.name]
+
+    async def remove(self, name: str) -> None:
+        del self.sessions[name]
+        self.store.remove_host(name)
+
+    def session(self, name: str) -> FakeSession:
+        try:
+            return self.sessions[name]
+        except KeyError:
+            raise UsageError(f"There is no host {name}.") from None

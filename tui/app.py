@@ -1,0 +1,352 @@
+"""The app: which screen is shown, and what screens and commands can ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+os.environ.setdefault("TEXTUAL_FPS", "20")  # read when textual is imported
+
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.worker import Worker, WorkerState
+
+from profiles import library
+
+from . import commands, run_facts, theme
+from .fleet import runs
+from .fleet.errors import EncampError, UsageError
+from .fleet.hosts import Host
+from .fleet.paths import config_dir
+from .fleet.sanitize import printable
+from .fleet.store import HostView, RunView, Store
+from .palette import FleetProvider
+from .ports import FleetPort
+from .questions import Questions
+from .screens.base import BaseScreen
+from .screens.add_host import AddHostScreen
+from .screens.confirm import ConfirmScreen, restart_question, stop_question
+from .screens.fleet import FleetScreen
+from .screens.help import HelpScreen
+from .screens.host_key import HostProblemScreen
+from .screens.launch import LaunchScreen
+from .screens.logs import LogsScreen
+from .screens.run import RunScreen
+from .screens.runs import RunsScreen
+
+
+class EncampApp(App[None]):
+    """The cockpit over `fleet`; opens on the run `start_run` when that is given."""
+
+    CSS_PATH = "encamp.tcss"
+    TITLE = "encamp"
+    COMMANDS: ClassVar = App.COMMANDS | {FleetProvider}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "ctrl+q", "quit", "quit", show=False, priority=True, id="app.quit", tooltip="leave; runs go on"
+        ),
+        Binding(
+            "ctrl+p", "command_palette", "palette", show=False, id="app.palette", tooltip="find anything"
+        ),
+    ]
+
+    @dataclass
+    class Done(Message):
+        """An action on a host went well."""
+
+        text: str
+
+    @dataclass
+    class Failed(Message):
+        """An action on a host was refused."""
+
+        error: EncampError
+
+    def __init__(self, fleet: FleetPort, *, start_run: str | None = None, read_only: bool = False) -> None:
+        super().__init__()
+        self.fleet = fleet
+        self.read_only = read_only
+        self.questions = Questions(self)
+        fleet.prompts = self.questions
+        self._start_run = start_run
+        self.register_theme(theme.DARK)
+        self.register_theme(theme.LIGHT)
+        if "TEXTUAL_THEME" not in os.environ:
+            self.theme = theme.DEFAULT
+
+    @property
+    def store(self) -> Store:
+        """Everything there is to show."""
+        return self.fleet.store
+
+    def get_default_screen(self) -> Screen[Any]:
+        """The fleet is where everything starts."""
+        return FleetScreen()
+
+    def on_mount(self) -> None:
+        """Open where the user wants to be, and ask what connections wanted to know before we were there."""
+        if self._start_run is not None:
+            self.push_screen(RunScreen(self._start_run))
+        self.questions.go_on()
+
+    def on_unmount(self) -> None:
+        """Nobody is there to answer any more."""
+        self.questions.close()
+
+    @on(Questions.Next)
+    def _next_question(self) -> None:
+        self.questions.go_on()
+
+    # --- screens -----------------------------------------------------------------------------------------
+
+    def back(self) -> None:
+        """Leave the screen on top; the fleet stays."""
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        else:
+            self.notify("ctrl-q leaves encamp; all runs go on.", timeout=3)
+
+    def show_fleet(self) -> None:
+        """Show all hosts."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+
+    def show_runs(self) -> None:
+        """Show all runs."""
+        self.show_fleet()
+        self.push_screen(RunsScreen())
+
+    def show_run(self, run_id: str, rank: int | None = None) -> None:
+        """Show one run. Raises UsageError when there is none of that name."""
+        _, run = self.find_run(run_id)
+        if isinstance(self.screen, RunScreen) and self.screen.run_id == run.id:
+            return
+        if isinstance(self.screen, RunScreen):
+            self.pop_screen()
+        self.push_screen(RunScreen(run.id, rank))
+
+    def show_logs(self, text: str) -> None:
+        """Show a log on the whole screen: `text` is a run and perhaps a rank; without, those shown here."""
+        words = text.split()
+        _, run = self.find_run(words[0] if words else "")
+        if len(words) > 1:
+            if not words[1].isdecimal():
+                raise UsageError(f"{words[1]} is not the number of a rank.", "As in :logs RUN 3.")
+            rank = int(words[1])
+        elif isinstance(self.screen, RunScreen) and self.screen.run_id == run.id:
+            rank = self.screen.rank
+        else:
+            rank = min(run.ranks, default=run_facts.LAUNCHER)
+        self.open_logs(run.id, rank)
+
+    def open_logs(self, run_id: str, rank: int) -> None:
+        """Show the log of a rank, or of the launcher, on the whole screen."""
+        self.push_screen(LogsScreen(run_id, rank))
+
+    def show_help(self) -> None:
+        """Show the keys and commands that work here."""
+        screen = self.screen
+        if not isinstance(screen, HelpScreen):
+            first = screen.keys() if isinstance(screen, BaseScreen) else ()
+            self.push_screen(HelpScreen(list(screen.active_bindings.values()), commands.offered(self), first))
+
+    def set_theme(self, name: str) -> None:
+        """Change the colours. Raises UsageError."""
+        if not name:
+            self.action_change_theme()
+        elif name in self.available_themes:
+            self.theme = name
+        else:
+            raise UsageError(
+                f"There is no theme {name}.", f"There are {', '.join(sorted(self.available_themes))}."
+            )
+
+    # --- hosts -------------------------------------------------------------------------------------------
+
+    def find_host(self, name: str) -> HostView:
+        """The host of that name; without one, the host under the cursor. Raises UsageError."""
+        if not name and isinstance(self.screen, FleetScreen) and self.screen.host is not None:
+            return self.screen.host
+        host = self.store.hosts.get(name)
+        if host is None:
+            known = ", ".join(list(self.store.hosts)[:8]) or "none yet: :add adds one"
+            raise UsageError(f"There is no host {name!r}." if name else "Which host?", f"There is {known}.")
+        return host
+
+    def connect(self, name: str) -> None:
+        """Connect to a host now."""
+        self.fleet.session(self.find_host(name).name).retry_now()
+
+    def add_host(self, text: str) -> None:
+        """Ask for a host and add it."""
+
+        def added(host: Host | None) -> None:
+            if host is None:
+                return
+            try:
+                self.fleet.inventory.add(host)
+            except EncampError as error:
+                self.show_error(error)
+                self.push_screen(AddHostScreen(host.address), added)
+            else:
+                self.fleet.add(host)
+                self.notify(f"{host.name} was added.", markup=False)
+
+        self.push_screen(AddHostScreen(text), added)
+
+    def remove_host(self, name: str) -> None:
+        """Forget a host, after a question."""
+        host = self.find_host(name)
+        live = sum(run.live for run in host.runs.values())
+        facts = [
+            ("there", f"{live} live runs go on; everything stays on its disk"),
+            ("here", "it is no longer listed"),
+        ]
+
+        self.push_screen(
+            ConfirmScreen(f"remove {host.name} ({host.address})", facts, "remove"),
+            _if_yes(lambda: self._remove_host(host.name)),
+        )
+
+    @work(group="action", exit_on_error=False)
+    async def _remove_host(self, name: str) -> None:
+        try:
+            self.fleet.inventory.remove(name)
+        except EncampError as error:
+            self.post_message(self.Failed(error))
+        else:
+            await self.fleet.remove(name)
+            self.post_message(self.Done(f"{name} was removed."))
+
+    def show_host_problem(self, name: str) -> None:
+        """Show what is wrong with a host, in full."""
+        host = self.find_host(name)
+        self.push_screen(HostProblemScreen(host), _if_yes(lambda: self.connect(host.name)))
+
+    # --- runs --------------------------------------------------------------------------------------------
+
+    def find_run(self, run_id: str) -> tuple[HostView, RunView]:
+        """The run of that name or prefix; without one, the run shown here. Raises UsageError."""
+        run_id = run_id or self._current_run()
+        if not run_id:
+            raise UsageError("Which run?", "Name it: a unique prefix is enough.")
+        found = self.store.find_run(run_id)
+        if found is not None:
+            return found
+        begun = [(host, run) for host, run in self.store.runs() if run.id.startswith(run_id)]
+        if len(begun) == 1:
+            return begun[0]
+        if begun:
+            raise UsageError(
+                f"{run_id} may be {', '.join(run.id for _, run in begun[:8])}.", "Type more of it."
+            )
+        raise UsageError(f"No host knows a run {run_id}.", ":runs shows what there is.")
+
+    def _current_run(self) -> str:
+        for screen in reversed(self.screen_stack):
+            if isinstance(screen, (RunScreen, LogsScreen)):
+                return screen.run_id
+            if isinstance(screen, RunsScreen):
+                return screen.table.cursor or ""
+            if isinstance(screen, FleetScreen) and screen.host is not None:
+                facts = screen.table.facts(screen.host)
+                return facts.run.id if facts.run is not None else ""
+        return ""
+
+    @property
+    def profiles_folder(self) -> Path:
+        """Where the user's own profiles are."""
+        return config_dir() / "profiles"
+
+    def profile_names(self) -> Iterable[str]:
+        """All profiles that can be launched by name."""
+        return [entry.name for entry in library.available(self.profiles_folder)]
+
+    def launch(self, profile: str, host: str | None = None) -> None:
+        """Ask what to start and where, and start it."""
+        screen = LaunchScreen(self.profiles_folder, profile=profile, host=host)
+
+        def launched(run_id: str | None) -> None:
+            if run_id:
+                self.push_screen(RunScreen(run_id))
+
+        self.push_screen(screen, launched)
+
+    def restart(self, run_id: str) -> None:
+        """Restart a run, after a question."""
+        host, run = self.find_run(run_id)
+        self.push_screen(restart_question(host, run), _if_yes(lambda: self._restart(host.name, run.id)))
+
+    def stop(self, run_id: str) -> None:
+        """Stop a run, after a question."""
+        host, run = self.find_run(run_id)
+        if not run.live:
+            raise UsageError(f"{run.id} has ended already: {run.info.state}.", "There is nothing to stop.")
+        self.push_screen(stop_question(host, run), _if_yes(lambda: self._stop(host.name, run.id)))
+
+    @work(group="action", exit_on_error=False)
+    async def _restart(self, host: str, run_id: str) -> None:
+        try:
+            result = await runs.restart(self.fleet.session(host), run_id, runs.actor())
+        except EncampError as error:
+            self.post_message(self.Failed(error))
+        else:
+            self.post_message(self.Done(f"{run_id}: attempt {result.attempt} has started."))
+
+    @work(group="action", exit_on_error=False)
+    async def _stop(self, host: str, run_id: str) -> None:
+        try:
+            result = await runs.stop(self.fleet.session(host), run_id, runs.actor())
+        except EncampError as error:
+            self.post_message(self.Failed(error))
+        else:
+            self.post_message(self.Done(f"{run_id}: {result['state']}, all its processes are gone."))
+
+    # --- what actions lead to ----------------------------------------------------------------------------
+
+    @on(Done)
+    def _done(self, event: Done) -> None:
+        self.notify(printable(event.text), markup=False)
+
+    @on(Failed)
+    def _failed(self, event: Failed) -> None:
+        self.show_error(event.error)
+
+    def show_error(self, error: EncampError) -> None:
+        """One line on what went wrong and what to do next."""
+        self.notify(
+            printable(f"{error.message} {error.hint}".strip()), severity="error", timeout=8, markup=False
+        )
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """A worker that failed for a reason that nobody foresaw must not go unseen."""
+        if event.state is WorkerState.ERROR:
+            error = event.worker.error
+            self.show_error(
+                EncampError(f"Internal error in {event.worker.name}: {error!r}", "Please report it.")
+            )
+
+    def get_system_commands(self, _screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """The `:` commands that need no argument, for the palette."""
+        for command in commands.offered(self):
+            if not command.usage or command.usage.startswith("["):
+                yield SystemCommand(
+                    f":{command.name}", command.summary, lambda name=command.name: commands.run(self, name)
+                )
+        yield SystemCommand(":theme", "change the colours", self.action_change_theme)
+
+
+def _if_yes(action: Callable[[], object]) -> Callable[[bool | None], None]:
+    """What a yes-or-no dialog is to do with its answer."""
+
+    def answered(yes: bool | None) -> None:
+        if yes:
+            action()
+
+    return answered

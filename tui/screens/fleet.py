@@ -1,0 +1,236 @@
+"""The fleet: every host on a line, and what to do when there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from .. import facts as host_facts_of
+from .. import formatting as fmt
+from ..fleet.store import HostView
+from ..widgets.host_table import COLUMN_ORDERS, HostTable
+from ..widgets.lines import Lines
+from ..widgets.prompt_bar import PromptBar
+from ..widgets.toned import Piece
+from .base import BaseScreen
+
+EMPTY: list[list[Piece]] = [
+    [("   There is no host yet. Three ways to add one:", "strong")],
+    [],
+    [("   1  ", "key"), ("Press a and paste what the provider's page shows, such as", "")],
+    [("        ssh -p 20544 root@203.0.113.7 -L 8080:localhost:8080", "rate")],
+    [],
+    [("   2  ", "key"), ("Type it as a command; a name from ~/.ssh/config will do as well", "")],
+    [("        :add my-gpu-box", "rate")],
+    [],
+    [("   3  ", "key"), ("From a shell, for scripts", "")],
+    [('        encamp hosts add "ssh -p 20544 root@203.0.113.7" --name vast-a', "rate")],
+    [],
+    [("   Nothing but SSH is needed there: no root, no Docker, no open port.", "quiet")],
+    [
+        ("   No machine at hand? ", "quiet"),
+        ("encamp demo", "rate"),
+        (" makes two of them on this one.", "quiet"),
+    ],
+]
+
+EMPTY_READ_ONLY: list[list[Piece]] = [
+    [("   There is no host yet, and this encamp is read only.", "strong")],
+    [("   From a shell:  ", "quiet"), ('encamp hosts add "ssh -p 20544 root@203.0.113.7"', "rate")],
+]
+
+
+class FleetScreen(BaseScreen):
+    """All hosts."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "launch", "launch", id="fleet.launch", tooltip="start a run on this host"),
+        Binding("a", "add_host", "add host", id="fleet.add", tooltip="add a host by its ssh command"),
+        Binding("c", "connect", "connect now", id="fleet.connect", tooltip="connect to this host now"),
+        Binding(
+            "K", "details", "what is wrong", id="fleet.details", tooltip="this host's trouble and the way out"
+        ),
+        Binding(
+            "slash",
+            "filter",
+            "filter",
+            id="fleet.filter",
+            key_display="/",
+            tooltip="show only matching hosts",
+        ),
+        Binding("l", "logs", "logs", show=False, id="fleet.logs", tooltip="logs of this host's run"),
+        Binding("R", "runs", "runs", show=False, id="fleet.runs", tooltip="all runs"),
+    ]
+
+    def body(self) -> ComposeResult:
+        """The table, or what to do about an empty one."""
+        yield HostTable(self.store, read_only=self.encamp.read_only)
+        yield Lines(id="empty")
+
+    @property
+    def table(self) -> HostTable:
+        """The hosts."""
+        return self.query_one(HostTable)
+
+    def home(self) -> Widget | None:
+        """The table."""
+        return self.table
+
+    def keys(self) -> Sequence[str]:
+        """What is done most."""
+        here = ("open", "expand", "connect", "details", "launch", "add", "filter")
+        return [f"fleet.{name}" for name in here]
+
+    def crumbs(self) -> Sequence[str]:
+        """The fleet, and the filter in force."""
+        return ("fleet",) if not self.table.filter else ("fleet", f"/{self.table.filter}")
+
+    def headline(self) -> list[list[Piece]]:
+        """How many of everything, trouble first."""
+        hosts = list(self.store.hosts.values())
+        facts = [self.table.facts(host) for host in hosts]
+        gpus = sum(each.gpus.number_of for each in facts if each.gpus is not None)
+        runs = sum(each.live_runs for each in facts)
+        troubled = sum(each.mark.tone == fmt.TROUBLE for each in facts)
+        parts: list[list[Piece]] = [[(fmt.plural(len(hosts), "host"), "")]] if hosts else []
+        if gpus:
+            parts.append([(fmt.plural(gpus, "GPU"), "")])
+        if runs:
+            parts.append([(fmt.plural(runs, "run"), "")])
+        if troubled:
+            parts.append([(f"{fmt.count(troubled)} in trouble", "trouble")])
+        return parts
+
+    def update(self, now: float) -> None:
+        """Redraw the hosts that changed."""
+        empty = not self.store.hosts
+        self.table.display = not empty
+        note = self.query_one("#empty", Lines)
+        if empty:
+            note.show(EMPTY_READ_ONLY if self.encamp.read_only else EMPTY)
+        else:
+            self.table.tick(now)
+            nothing = f"   No host matches /{self.table.filter}. esc shows all of them."
+            note.show([] if self.table.rows else [[(nothing, "quiet")]])
+        self.refresh_bindings_if_changed()
+
+    # --- the host under the cursor -----------------------------------------------------------------------
+
+    @property
+    def host(self) -> HostView | None:
+        """The host under the cursor."""
+        cursor = self.table.cursor
+        return self.store.hosts.get(cursor.host) if cursor is not None else None
+
+    def refresh_bindings_if_changed(self) -> None:
+        """Which keys make sense depends on the host under the cursor."""
+        host = self.host
+        now = (host.name, host.link, bool(host.runs)) if host is not None else None
+        if now != getattr(self, "_bound_for", None):
+            self._bound_for = now
+            self.refresh_bindings()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what the host under the cursor can take."""
+        if not super().check_action(action, parameters):
+            return False
+        host = self.host if self.is_mounted else None
+        if action == "connect":
+            return host is not None and host_facts_of.can_connect(host)
+        if action == "details":
+            return host is not None and host_facts_of.has_problem(host)
+        if action == "logs":
+            return host is not None and bool(host.runs)
+        if action in ("filter", "launch"):
+            return bool(self.store.hosts)
+        return True
+
+    @on(HostTable.Moved)
+    def _moved(self) -> None:
+        self.refresh_bindings_if_changed()
+
+    @on(HostTable.Opened)
+    def _opened(self) -> None:
+        row, host = self.table.cursor, self.host
+        if row is None or host is None:
+            return
+        facts = self.table.facts(host)
+        if row.part == "gpu" and row.gpu in facts.ranks_by_gpu:
+            run, rank = facts.ranks_by_gpu[row.gpu]
+            self.encamp.show_run(run, rank)
+        elif facts.run is not None:
+            self.encamp.show_run(facts.run.id)
+        elif host_facts_of.has_problem(host):
+            self.action_details()
+        else:
+            self.table.action_expand()
+
+    @on(HostTable.HeadClicked)
+    def _head_clicked(self, event: HostTable.HeadClicked) -> None:
+        order = COLUMN_ORDERS.get(event.column)
+        if order:
+            self.table.sort_by(order)
+
+    # --- keys --------------------------------------------------------------------------------------------
+
+    def action_launch(self) -> None:
+        """Start a run on the host under the cursor."""
+        self.encamp.launch("", host=self.host.name if self.host else None)
+
+    def action_add_host(self) -> None:
+        """Add a host."""
+        self.encamp.add_host("")
+
+    def action_connect(self) -> None:
+        """Connect to the host under the cursor now."""
+        if self.host is not None:
+            self.encamp.connect(self.host.name)
+
+    def action_details(self) -> None:
+        """Show what is wrong with the host under the cursor, in full."""
+        if self.host is not None:
+            self.encamp.show_host_problem(self.host.name)
+
+    def action_logs(self) -> None:
+        """Show the logs of the run of the host under the cursor."""
+        facts = self.table.facts(self.host) if self.host is not None else None
+        if facts is not None and facts.run is not None:
+            self.encamp.show_logs(facts.run.id)
+
+    def action_runs(self) -> None:
+        """Show all runs."""
+        self.encamp.show_runs()
+
+    def action_filter(self) -> None:
+        """Show only the hosts that match what is typed."""
+        self.open_prompt("filter", "/", self.table.filter)
+
+    def action_back(self) -> None:
+        """Undo the filter; the fleet is where everything starts."""
+        if self.table.filter:
+            self._filter("")
+        else:
+            self.encamp.back()
+
+    @on(PromptBar.Changed)
+    def _filter_changed(self, event: PromptBar.Changed) -> None:
+        if event.purpose == "filter":
+            self._filter(event.text)
+
+    def entered(self, _purpose: str, text: str) -> None:
+        """Keep the filter."""
+        self._filter(text)
+
+    def cancelled(self, purpose: str) -> None:
+        """Show all hosts again."""
+        if purpose == "filter":
+            self._filter("")
+
+    def _filter(self, text: str) -> None:
+        self.table.filter = text
+        self.refresh_now()

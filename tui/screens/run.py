@@ -1,0 +1,252 @@
+"""One run: how it stands, its curves, its ranks, and the log of the rank that is selected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.widget import Widget
+
+from .. import formatting as fmt
+from .. import run_facts
+from ..fleet.store import HostView, Link, RunView
+from ..widgets.graph import Curve, Graph
+from ..widgets.lines import Lines
+from ..widgets.log_pane import LogPane
+from ..widgets.rank_table import RankTable
+from ..widgets.toned import Piece
+from .base import BaseScreen
+
+UTILIZATION_SECONDS = 300.0
+"""How much of the past the utilisation graph shows."""
+
+
+class RunScreen(BaseScreen):
+    """The cockpit of one run. One selection, the rank, drives everything below it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("l", "logs", "logs", id="run.logs", tooltip="this rank's log, full screen"),
+        Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
+        Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
+        Binding("S", "stop", "stop", id="run.stop", tooltip="stop all ranks"),
+        Binding("c", "connect", "connect now", id="run.connect", tooltip="connect to the run's host now"),
+        Binding(
+            "n", "launch", "launch", show=False, id="run.launch", tooltip="start another run on this host"
+        ),
+        *(
+            Binding(
+                str(digit), f"rank({digit})", "rank", show=False, id="run.rank", tooltip="select rank 0 to 9"
+            )
+            for digit in range(10)
+        ),
+    ]
+
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012 - as the base class has it
+
+    def __init__(self, run_id: str, rank: int | None = None) -> None:
+        super().__init__()
+        self.run_id = run_id
+        self._wanted = rank
+        self._attempt: int | None = None
+        self._without_ranks = True
+        self._bound_for: object = None
+
+    def body(self) -> ComposeResult:
+        """Banner, curves, ranks, log."""
+        yield Lines(id="banner")
+        with Horizontal(id="graphs"):
+            yield Graph("loss", line=True, id="loss")
+            yield Graph("rate", id="rate")
+            yield Graph("util", fixed=100.0, id="util")
+        yield RankTable()
+        yield LogPane()
+
+    @property
+    def ranks(self) -> RankTable:
+        """The ranks."""
+        return self.query_one(RankTable)
+
+    @property
+    def rank(self) -> int:
+        """The rank that is selected; the launcher while there is none."""
+        cursor = self.ranks.cursor
+        return run_facts.LAUNCHER if cursor is None else cursor
+
+    def home(self) -> Widget | None:
+        """The ranks."""
+        return self.ranks
+
+    def keys(self) -> Sequence[str]:
+        """What is done most."""
+        return (
+            "run.connect",
+            "run.logs",
+            "run.restart",
+            "run.stop",
+            "log.search",
+            "log.follow",
+            "screen.back",
+        )
+
+    def found(self) -> tuple[HostView, RunView] | None:
+        """The run and its host, if any host knows it."""
+        return self.store.find_run(self.run_id)
+
+    def crumbs(self) -> Sequence[str]:
+        """The fleet, then this run."""
+        return ("fleet", self.run_id)
+
+    def headline(self) -> list[list[Piece]]:
+        """How the run is set up."""
+        found = self.found()
+        return [[(part, "")] for part in run_facts.headline(*found)] if found else []
+
+    # --- redrawing ---------------------------------------------------------------------------------------
+
+    def update(self, now: float) -> None:
+        """Redraw what changed of the run."""
+        found = self.found()
+        self.query_one("#graphs").display = found is not None
+        self.ranks.display = found is not None
+        if found is None:
+            self._say_unknown()
+            return
+        host, run = found
+        if run.info.attempt != self._attempt:
+            self._attempt = run.info.attempt
+            for graph in self.query(Graph):
+                graph.reset()
+        self._show_banner(host, run, now)
+        self._show_graphs(host, run)
+        self.ranks.show(host, run, now)
+        self._select(run)
+        self._show_log()
+        bound = (run.live, host.link, run.info.state)
+        if bound != self._bound_for:
+            self._bound_for = bound
+            self.refresh_bindings()
+
+    def _say_unknown(self) -> None:
+        waiting = [host.name for host in self.store.hosts.values() if not host.ready]
+        lines: list[list[Piece]] = [
+            [(" ? ", "unknown"), (f"No host that answers knows the run {self.run_id}.", "strong")]
+        ]
+        if waiting:
+            lines.append([(f"   Not heard of yet: {', '.join(waiting)}.", "quiet")])
+        lines.append(
+            [("   esc ", "key"), ("back   ", "quiet"), (":runs ", "key"), ("what there is", "quiet")]
+        )
+        self.query_one("#banner", Lines).show(lines)
+
+    def _show_banner(self, host: HostView, run: RunView, now: float) -> None:
+        mark, when, what, keys = run_facts.state_sentence(host, run, now)
+        if self.encamp.read_only:
+            keys = keys.split("   r ")[0]
+        head = f" {mark.glyph} {mark.word} {when}".rstrip() + "   "
+        indent = " " * len(head)
+        width = max(20, self.size.width - len(head) - 1)
+        lines: list[list[Piece]] = []
+        for index, text in enumerate(run_facts.wrapped(what, width, 3) or [""]):
+            lines.append(
+                [
+                    (head, mark.tone) if index == 0 else (indent, ""),
+                    (text, "" if mark.tone == fmt.GOOD else "strong"),
+                ]
+            )
+        if keys:
+            lines.append([(indent, ""), (keys, "quiet")])
+        self.query_one("#banner", Lines).show(lines)
+
+    def _show_graphs(self, host: HostView, run: RunView) -> None:
+        revision = (run.info.attempt, run.revision)
+        loss, rate, util = (self.query_one(f"#{name}", Graph) for name in ("loss", "rate", "util"))
+        losses = run_facts.metric(run, "loss")
+        loss.display = bool(losses)
+        value = run_facts.latest(run, "loss")
+        number = run_facts.finite(value)
+        loss.show(
+            Curve("loss", str(value) if number is None else fmt.number(number), losses, bad=number is None),
+            revision,
+        )
+        tokens = run_facts.metric(run, "tokens_per_second")
+        if tokens:
+            rate.show(Curve("tokens/s", fmt.si(tokens[-1][1]), tokens), revision)
+        else:
+            paces = list(zip(run.pace.times, run.pace.values, strict=True))
+            last = paces[-1][1] if paces else None
+            rate.show(Curve("steps/s", fmt.number(last), paces, seconds=UTILIZATION_SECONDS), revision)
+        gpus = run_facts.gpus_of(run)
+        use = run_facts.utilization(host, gpus)
+        title = "GPU" if gpus else "CPU"
+        last = use[-1][1] if use else None
+        util.show(
+            Curve(title, fmt.percent(last), use, seconds=UTILIZATION_SECONDS), (revision, host.revision)
+        )
+
+    def _select(self, run: RunView) -> None:
+        if self._wanted is not None and self._wanted in run.ranks:
+            self.ranks.select(self._wanted)
+            self._wanted = None
+        elif self._without_ranks and run.ranks:
+            self.ranks.select(min(run.ranks))
+        self._without_ranks = not run.ranks
+
+    def _show_log(self) -> None:
+        found = self.found()
+        if found is not None:
+            host, run = found
+            self.query_one(LogPane).show(host.name, run.id, run.info.attempt, run_facts.stream(self.rank))
+
+    # --- keys --------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what this run can take."""
+        if not super().check_action(action, parameters):
+            return False
+        found = self.found() if self.is_mounted else None
+        if action == "stop":
+            return found is not None and found[1].live
+        if action in ("restart", "logs", "launch"):
+            return found is not None
+        if action == "connect":
+            return found is not None and found[0].link is not Link.LIVE
+        return True
+
+    @on(RankTable.Moved)
+    def _moved(self) -> None:
+        self._show_log()
+
+    @on(RankTable.Opened)
+    def _opened(self) -> None:
+        self.action_logs()
+
+    def action_logs(self) -> None:
+        """Show the selected rank's log on the whole screen."""
+        self.encamp.open_logs(self.run_id, self.rank)
+
+    def action_restart(self) -> None:
+        """Restart the run, after a question."""
+        self.encamp.restart(self.run_id)
+
+    def action_stop(self) -> None:
+        """Stop the run, after a question."""
+        self.encamp.stop(self.run_id)
+
+    def action_connect(self) -> None:
+        """Connect to the run's host now."""
+        found = self.found()
+        if found is not None:
+            self.encamp.connect(found[0].name)
+
+    def action_launch(self) -> None:
+        """Start another run on this host."""
+        found = self.found()
+        self.encamp.launch("", host=found[0].name if found else None)
+
+    def action_rank(self, rank: int) -> None:
+        """Select a rank by its number."""
+        self.ranks.select(rank)

@@ -1,0 +1,143 @@
+"""All runs of the fleet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.widget import Widget
+
+from .. import formatting as fmt
+from ..widgets.lines import Lines
+from ..widgets.prompt_bar import PromptBar
+from ..widgets.run_table import RunTable
+from ..widgets.toned import Piece
+from .base import BaseScreen
+
+
+class RunsScreen(BaseScreen):
+    """A line a run."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "launch", "launch", id="runs.launch", tooltip="start a run"),
+        Binding("l", "logs", "logs", id="runs.logs", tooltip="logs of this run, full screen"),
+        Binding(
+            "r", "restart", "restart", show=False, id="runs.restart", tooltip="stop this run, start it again"
+        ),
+        Binding("S", "stop", "stop", show=False, id="runs.stop", tooltip="stop this run"),
+        Binding(
+            "slash", "filter", "filter", id="runs.filter", key_display="/", tooltip="show only matching runs"
+        ),
+    ]
+
+    def body(self) -> ComposeResult:
+        """The table, or what to do about an empty one."""
+        yield RunTable(self.store)
+        yield Lines(id="empty")
+
+    @property
+    def table(self) -> RunTable:
+        """The runs."""
+        return self.query_one(RunTable)
+
+    def home(self) -> Widget | None:
+        """The table."""
+        return self.table
+
+    def keys(self) -> Sequence[str]:
+        """What is done most."""
+        return ("runs.open", "runs.logs", "runs.launch", "runs.filter", "screen.back")
+
+    def crumbs(self) -> Sequence[str]:
+        """The runs, and the filter in force."""
+        return ("fleet", "runs", f"/{self.table.filter}") if self.table.filter else ("fleet", "runs")
+
+    def headline(self) -> list[list[Piece]]:
+        """How many there are, and how many of them live."""
+        runs = [run for _, run in self.store.runs()]
+        live = sum(run.live for run in runs)
+        return [[(fmt.plural(len(runs), "run"), "")], [(f"{live} live", "")]]
+
+    def update(self, now: float) -> None:
+        """Redraw the runs that changed."""
+        self.table.tick(now)
+        note = self.query_one("#empty", Lines)
+        known = any(host.runs for host in self.store.hosts.values())
+        self.table.display = bool(self.table.rows)
+        if self.table.rows:
+            note.show([])
+        elif known:
+            note.show([[(f"   No run matches /{self.table.filter}. esc shows all of them.", "quiet")]])
+        else:
+            note.show(
+                [
+                    [("   No host knows of a run yet.", "strong")],
+                    [],
+                    [("   n  ", "key"), ("starts one from a profile; from a shell:", "")],
+                    [("        encamp launch PROFILE --on HOST", "rate")],
+                ]
+            )
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Offer only what can be done."""
+        if not super().check_action(action, parameters):
+            return False
+        if action in ("logs", "restart", "stop"):
+            return self.is_mounted and self.table.cursor is not None
+        return True
+
+    @on(RunTable.Moved)
+    def _moved(self) -> None:
+        self.refresh_bindings()
+
+    @on(RunTable.Opened)
+    def _opened(self) -> None:
+        self.encamp.show_run(self.table.cursor or "")
+
+    def action_launch(self) -> None:
+        """Start a run."""
+        self.encamp.launch("")
+
+    def action_logs(self) -> None:
+        """Show the logs of the run under the cursor."""
+        self.encamp.show_logs(self.table.cursor or "")
+
+    def action_restart(self) -> None:
+        """Restart the run under the cursor."""
+        self.encamp.restart(self.table.cursor or "")
+
+    def action_stop(self) -> None:
+        """Stop the run under the cursor."""
+        self.encamp.stop(self.table.cursor or "")
+
+    def action_filter(self) -> None:
+        """Show only the runs that match what is typed."""
+        self.open_prompt("filter", "/", self.table.filter)
+
+    def action_back(self) -> None:
+        """Undo the filter, then leave."""
+        if self.table.filter:
+            self._filter("")
+        else:
+            self.encamp.back()
+
+    @on(PromptBar.Changed)
+    def _filter_changed(self, event: PromptBar.Changed) -> None:
+        if event.purpose == "filter":
+            self._filter(event.text)
+
+    def entered(self, _purpose: str, text: str) -> None:
+        """Keep the filter."""
+        self._filter(text)
+
+    def cancelled(self, purpose: str) -> None:
+        """Show all runs again."""
+        if purpose == "filter":
+            self._filter("")
+
+    def _filter(self, text: str) -> None:
+        self.table.filter = text
+        self.refresh_now()
