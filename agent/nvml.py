@@ -231,26 +231,29 @@ def main(arguments: List[str]) -> int:
     output = _own_stdout()
     _die_with_parent()
     try:
+        _report(output)
+    except BrokenPipeError:
+        pass  # the daemon has gone
+    return 0
+
+
+def _report(output: int) -> None:
+    try:
         import pynvml
     except ImportError:
         _print(output, driver_status("error", "this agent carries no pynvml, so it cannot read GPUs"))
-        return 0
+        return
     try:
         driver = Driver(pynvml)
         due = time.monotonic()
         while True:
             status = driver.read()
             _print(output, status)
-            if status["state"] != "ok":
-                return 0
             due = max(due + PERIOD_SECONDS, time.monotonic())
-            if _stdin_closed(due):
-                return 0
+            if status["state"] != "ok" or _stdin_closed(due):
+                return
     except pynvml.NVMLError as error:
         _print(output, describe(error))
-        return 0
-    except BrokenPipeError:
-        return 0
 
 
 def _own_stdout() -> int:

@@ -295,6 +295,23 @@ def test_the_child_does_not_outlive_its_parent_even_in_a_call_that_hangs(
     wait_until(lambda: not process.alive(child, started))
 
 
+@pytest.mark.parametrize("init", ["ok", "not-loaded"])
+def test_a_child_to_which_nobody_listens_ends_without_a_word(
+    make_fake: Callable[..., FakeNvml], start: Callable[..., Child], init: str
+) -> None:
+    fake = make_fake(1)
+    fake.set_driver(init=init)
+    fake.hang(30)
+    child = start(fake.environment())
+    wait_until(lambda: fake.calls > 0)
+    assert child.process.stdout is not None
+    child.process.stdout.close()
+    fake.release()
+    assert child.process.wait(timeout=10) == 0
+    assert child.process.stderr is not None
+    assert child.process.stderr.read() == b""
+
+
 class Clocked:
     """One `Gpu` in a process of its own, read at the monotonic times that the test says."""
 
