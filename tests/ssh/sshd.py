@@ -19,7 +19,6 @@ from pathlib import Path
 from types import TracebackType
 
 import pytest
-
 from waiting import wait_until
 
 from tui.fleet.hosts import Host
@@ -159,11 +158,22 @@ class Sshd:
         assert self.process is not None
         return len(_children(self.process.pid))
 
-    def new_host_key(self) -> None:
+    def new_host_key(self, kind: str = "ed25519") -> None:
         """Take another host key, as a machine that was set up anew has; takes effect on `start`."""
         for path in self._etc.glob("host_key*"):
             path.unlink()
-        _keygen(self._etc / "host_key")
+        _keygen(self._etc / "host_key", kind)
+
+    def certify(self, authority: Path, name: str) -> None:
+        """Show a certificate for `name`, signed with the private key `authority`, from now on."""
+        subprocess.run(
+            ["ssh-keygen", "-q", "-s", authority, "-I", "test", "-h", "-n", name, self._etc / "host_key.pub"],
+            check=True,
+        )
+        with (self._etc / "sshd_config").open("a") as config:
+            config.write(f"HostCertificate {self._etc}/host_key-cert.pub\n")
+        self.stop()
+        self.start()
 
     def fingerprint(self) -> str:
         """The host key's SHA256 fingerprint as ssh-keygen shows it."""
@@ -239,8 +249,8 @@ class Sshd:
         return "\n".join(lines) + "\n"
 
 
-def _keygen(path: Path) -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+def _keygen(path: Path, kind: str = "ed25519") -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", path], check=True)
 
 
 def _free_port() -> int:

@@ -6,7 +6,6 @@ No type of asyncssh leaves this package. Every wait is bounded, every failure is
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections import deque
 from collections.abc import Coroutine
@@ -21,7 +20,7 @@ from ..hosts import Host
 from ..prompts import Prompts
 from . import failures
 from .identities import load
-from .keys import NOBODY, HostKeys, Trust, fingerprint
+from .keys import HostKeys, Trust, fingerprint
 from .login import Login, Patience, Secrets
 from .route import Route, route_of
 
@@ -299,14 +298,6 @@ async def _login(
         if not trust.host_keys:
             raise _KeyUnknown(login.shown_key) from error
         raise failures.key_changed(host, route, trust, login.shown_key, keys.path) from error
-    except asyncssh.KeyExchangeFailed as error:
-        if trust.host_keys and "host key" in str(error):
-            # It has no key of the types that are known. Which one has it?
-            login = Login(host, route, prompts, secrets, Patience())
-            with contextlib.suppress(asyncssh.Error, OSError):
-                await _in_time(_attempt(host, route, NOBODY, login, bastion), route, login)
-            raise failures.key_changed(host, route, trust, login.shown_key, keys.path) from error
-        raise failures.explain(error, route, login) from error
     except (asyncssh.Error, OSError, ValueError) as error:
         raise failures.explain(error, route, login) from error
 
@@ -339,9 +330,8 @@ async def _attempt(
         return await login.passphrase(path, await asyncio.to_thread(path.read_bytes))
 
     options: dict[str, Any] = {}
-    if not trust.authorities and "HostKeyAlgorithms" not in route.settings:
-        # Certificates of authorities that nobody trusts would hide the plain key, which can be asked about.
-        options["server_host_key_algs"] = "-*-cert-v0?@openssh.com"
+    if "HostKeyAlgorithms" not in route.settings:
+        options["server_host_key_algs"] = trust.algorithms()
     if "Ciphers" not in route.settings:
         # Half the CPU time of asyncssh's and sshd's first choice.
         options["encryption_algs"] = "^aes128-gcm@openssh.com"

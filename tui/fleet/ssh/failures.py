@@ -79,12 +79,10 @@ def auth_failed(route: Route, login: Login) -> AuthFailed:
     return AuthFailed(message, hint)
 
 
-def key_changed(
-    host: Host, route: Route, trust: Trust, shown: asyncssh.SSHKey | None, own: Path
-) -> HostKeyChanged:
+def key_changed(host: Host, route: Route, trust: Trust, shown: asyncssh.SSHKey, own: Path) -> HostKeyChanged:
     """Another key than the accepted one."""
     known = " or ".join(f"{key.get_algorithm()} {fingerprint(key)}" for key in trust.host_keys)
-    now = f"{shown.get_algorithm()} {fingerprint(shown)}" if shown else "a key of another type"
+    now = f"{shown.get_algorithm()} {fingerprint(shown)}"
     return HostKeyChanged(
         f"{route.endpoint} shows another host key than before: it was {known}, now it is {now}.",
         "If the machine was set up anew, or its address went to a new one, say so with: "

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
+from asyncssh.public_key import get_default_certificate_algs, get_default_public_key_algs
 
 DEFAULT_PORT = 22
 
@@ -44,9 +45,17 @@ class Trust:
         """In the shape that asyncssh takes as known hosts."""
         return self.host_keys, self.authorities, self.revoked
 
+    def algorithms(self) -> list[str]:
+        """The types of keys to ask the host for, the known ones first.
 
-NOBODY = Trust((), (), (), None)
-"""No key is trusted."""
+        The others follow, so that a host that has only another one now can be told so by its fingerprint.
+        Certificates are asked for only where an authority is trusted: else they would hide the plain key,
+        which the user can be asked about.
+        """
+        wanted = [algorithm for key in self.host_keys for algorithm in key.sig_algorithms]
+        if self.authorities:
+            wanted = [*get_default_certificate_algs(), *wanted]
+        return [name.decode("ascii") for name in dict.fromkeys((*wanted, *get_default_public_key_algs()))]
 
 
 class HostKeys:

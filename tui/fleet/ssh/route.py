@@ -60,6 +60,7 @@ def route_of(host: Host) -> Route:
     """Work out the way to `host`. Raises HostError when the ssh configuration cannot be used."""
     try:
         options = asyncssh.SSHClientConnectionOptions(
+            config=(),
             host=host.hostname,
             port=() if host.port is None else host.port,
             username=() if host.user is None else host.user,
