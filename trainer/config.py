@@ -1,0 +1,147 @@
+"""The options of a training run: one frozen dataclass, and the command line that fills it.
+
+Each field carries its own range and help, so the flag, its check and its place in `--help` cannot disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
+
+LARGEST = 2**31 - 1
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    kind: type[int] | type[float] | type[str],
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A field of `Config`: its flag takes a value of `kind` from `low` to `high`, both included."""
+    metadata = {"help": text, "kind": kind, "low": low, "high": high, "choices": choices}
+    return field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that the command line says. A job file reads what it needs from it; nobody changes it."""
+
+    task: str = option("gpt", "a task of the trainer, or the path of a job file (*.py)", kind=str)
+    strategy: str = option("ddp", "how the ranks share the work", kind=str)
+    size: str = option(
+        "", "size of the model, in the task's own words (gpt: tiny, small, medium, large)", kind=str
+    )
+    sequence_length: int = option(256, "tokens in a sample", kind=int, low=1, high=1_048_576)
+    steps: int = option(
+        200, "optimizer steps in all, those of a resumed run included", kind=int, low=1, high=LARGEST
+    )
+    global_batch: int | None = option(
+        None,
+        "samples in a step on all ranks; default: micro-batch x accumulation x ranks",
+        kind=int,
+        low=1,
+        high=LARGEST,
+    )
+    micro_batch: int = option(8, "samples that a rank takes at a time", kind=int, low=1, high=LARGEST)
+    accumulation: int | None = option(
+        None,
+        "micro-batches in a step; default: as many as the global batch needs, else 1",
+        kind=int,
+        low=1,
+        high=LARGEST,
+    )
+    precision: str = option(
+        "fp32", "arithmetic of the model; the weights are kept in fp32", kind=str, choices=("fp32", "bf16")
+    )
+    learning_rate: float = option(
+        3e-4, "highest learning rate, reached after the warm-up", kind=float, low=0, high=1000
+    )
+    warmup_steps: int = option(
+        10, "steps of linear warm-up before the cosine decay", kind=int, low=0, high=LARGEST
+    )
+    weight_decay: float = option(
+        0.1, "decay of matrices; biases and norms have none", kind=float, low=0, high=1000
+    )
+    grad_clip: float = option(
+        1.0, "largest norm of all gradients together; 0: no limit", kind=float, low=0, high=LARGEST
+    )
+    seed: int = option(0, "of the weights, the data's order and dropout", kind=int, low=0, high=2**32 - 1)
+    checkpoint_every: int = option(
+        100, "steps between checkpoints; 0: only at the end and when stopped", kind=int, low=0, high=LARGEST
+    )
+    checkpoint_dir: str = option(
+        "", "where checkpoints are; default: $ENCAMP_RUN_DIR/checkpoints, else none", kind=str
+    )
+    keep_checkpoints: int = option(3, "how many complete checkpoints are kept", kind=int, low=1, high=LARGEST)
+    log_every: int = option(10, "steps between lines of progress", kind=int, low=1, high=LARGEST)
+    eval_every: int = option(
+        0, "steps between evaluations on the split held out; 0: never", kind=int, low=0, high=LARGEST
+    )
+    eval_batches: int = option(8, "micro-batches per rank in an evaluation", kind=int, low=1, high=LARGEST)
+    data_dir: str = option(
+        "", "folder with the task's data; gpt without one reads Python's own sources", kind=str
+    )
+    workers: int = option(
+        0, "processes per rank that prepare data; 0: the rank itself does", kind=int, low=0, high=256
+    )
+    device: str = option(
+        "auto", "auto: a GPU for each rank where there is one", kind=str, choices=("auto", "cpu", "cuda")
+    )
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line of `python -m trainer`."""
+    result = argparse.ArgumentParser(
+        prog="trainer",
+        description="Trains a task on this process alone, or on all ranks under torchrun.",
+        epilog="example: torchrun --nproc-per-node 2 -m trainer --task gpt --size tiny --steps 50",
+        allow_abbrev=False,
+    )
+    for item in fields(Config):
+        flag = "--" + item.name.replace("_", "-")
+        metadata = item.metadata
+        text = (
+            metadata["help"]
+            if item.default in (None, "", MISSING)
+            else f"{metadata['help']} (default: {item.default})"
+        )
+        result.add_argument(
+            flag,
+            dest=item.name,
+            type=_converter(item),
+            choices=metadata["choices"] or None,
+            default=item.default,
+            metavar=None if metadata["choices"] else {int: "N", float: "X", str: "TEXT"}[metadata["kind"]],
+            help=text.replace("%", "%%"),
+        )
+    return result
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """The options in `argv`. Exits with status 2 when they are wrong, as argparse does."""
+    return Config(**vars(parser().parse_args(argv)))
+
+
+def _converter(item: Field[Any]) -> Callable[[str], Any]:
+    kind, low, high = item.metadata["kind"], item.metadata["low"], item.metadata["high"]
+    if kind is str:
+        return str
+    noun = "a whole number" if kind is int else "a number"
+    span = f"{noun} of at least {low:g}" if high == LARGEST else f"{noun} from {low:g} to {high:.15g}"
+
+    def convert(word: str) -> Any:
+        try:
+            value = kind(word)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high:  # also false for NaN
+            raise argparse.ArgumentTypeError(f"must be {span}, not {word!r}")
+        return value
+
+    return convert

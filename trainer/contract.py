@@ -1,0 +1,158 @@
+"""The contract between a job and the trainer, and how a job is found.
+
+A job is a Python file with three functions; it imports nothing of ours. `cfg` is the trainer's `Config`.
+
+    build_model(cfg)            -> torch.nn.Module
+    build_dataset(cfg, split)   -> something with len() and [index]; split is "train" or "valid"
+    loss(output, batch)         -> (sum of the losses, how many were summed)
+
+The sum and the count are kept apart so that the mean over all micro-batches and ranks is exact when they hold
+different amounts. Optional, each with a default that suits an ordinary module:
+
+    forward(model, batch)       -> output; default: model(*batch[:-1]) for a tuple or list, else model(batch)
+    build_optimizer(model, cfg) -> torch.optim.Optimizer; default: AdamW, decay on matrices only
+    evaluate(output, batch)     -> {"name": (sum, count)}: what an evaluation reports beside the loss
+    collate(samples)            -> batch; default: torch's default_collate
+    BLOCKS                      names of the submodules that hold the repeated blocks, for sharding
+    TP_PLAN                     {"pattern of submodule": "colwise" or "rowwise"}, for tensor parallelism
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .errors import JobError, UsageError
+
+TASKS = ("gpt",)
+"""The jobs in `tasks/`."""
+
+SMALLEST = """\
+the smallest job file is
+
+    import torch
+
+    def build_model(cfg):
+        return torch.nn.Linear(4, 1)
+
+    def build_dataset(cfg, split):
+        return [(torch.rand(4), torch.rand(1)) for _ in range(1000)]
+
+    def loss(output, batch):
+        target = batch[-1]
+        return torch.nn.functional.mse_loss(output, target, reduction="sum"), target.numel()
+"""
+
+REQUIRED = {"build_model": ("cfg",), "build_dataset": ("cfg", "split"), "loss": ("output", "batch")}
+OPTIONAL = {
+    "forward": ("model", "batch"),
+    "build_optimizer": ("model", "cfg"),
+    "evaluate": ("output", "batch"),
+    "collate": ("samples",),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A job that keeps the contract. Optional functions without a default are None where it has none."""
+
+    name: str
+    build_model: Callable[[Any], Any]
+    build_dataset: Callable[[Any, str], Any]
+    loss: Callable[[Any, Any], Any]
+    forward: Callable[[Any, Any], Any]
+    build_optimizer: Callable[[Any, Any], Any] | None
+    evaluate: Callable[[Any, Any], Any] | None
+    collate: Callable[[list[Any]], Any] | None
+    blocks: tuple[str, ...]
+    tp_plan: Mapping[str, str]
+
+
+def load(name: str) -> Task:
+    """The job of that name, or in the file of that path when it ends in `.py`.
+
+    Raises UsageError when there is none, JobError when it breaks the contract, and what its import raises.
+    """
+    if name.endswith(".py"):
+        return check(_import_file(Path(name).expanduser()), name)
+    if name not in TASKS:
+        close = difflib.get_close_matches(name, TASKS, n=1)
+        hint = (
+            f"did you mean {close[0]}?"
+            if close
+            else f"there are {', '.join(TASKS)}; a file's name ends in .py"
+        )
+        raise UsageError(f"--task {name}: no such task; {hint}")
+    return check(importlib.import_module(f".tasks.{name}", __package__), name)
+
+
+def check(module: ModuleType, name: str) -> Task:
+    """The task in `module`. Raises JobError that names everything missing or wrong."""
+    faults = []
+    for function, parameters in (REQUIRED | OPTIONAL).items():
+        value = getattr(module, function, None)
+        form = f"{function}({', '.join(parameters)})"
+        if value is None:
+            if function in REQUIRED:
+                faults.append(f"{form} is missing")
+        elif not callable(value):
+            faults.append(f"{function} is not a function; it must be {form}")
+        elif not _takes(value, len(parameters)):
+            faults.append(f"{function} cannot be called as {form}")
+    blocks, plan = getattr(module, "BLOCKS", ()), getattr(module, "TP_PLAN", {})
+    if not isinstance(blocks, tuple | list) or not all(isinstance(block, str) for block in blocks):
+        faults.append('BLOCKS is not a list of names of submodules, such as ["layers"]')
+    if not isinstance(plan, dict) or not all(value in ("colwise", "rowwise") for value in plan.values()):
+        faults.append('TP_PLAN is not a dictionary of names of submodules to "colwise" or "rowwise"')
+    if faults:
+        raise JobError(f"job {name}: {'; '.join(faults)}\n{SMALLEST}")
+    return Task(
+        name=name,
+        build_model=module.build_model,
+        build_dataset=module.build_dataset,
+        loss=module.loss,
+        forward=getattr(module, "forward", default_forward),
+        build_optimizer=getattr(module, "build_optimizer", None),
+        evaluate=getattr(module, "evaluate", None),
+        collate=getattr(module, "collate", None),
+        blocks=tuple(blocks),
+        tp_plan=plan,
+    )
+
+
+def default_forward(model: Any, batch: Any) -> Any:
+    """Feed all of a tuple or list but its last entry, the target, to the model; feed anything else whole."""
+    return model(*batch[:-1]) if isinstance(batch, tuple | list) else model(batch)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise UsageError(f"--task {path}: no such file in {Path.cwd()}")
+    # Siblings of the file can be imported, as if it had been started itself.
+    sys.path.insert(0, str(path.resolve().parent))
+    name = f"job_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"--task {path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:
+        return True  # a function in C that does not tell its parameters
+    return True

@@ -1,0 +1,96 @@
+"""Brings micro-batches to the device, and knows how long training had to wait for them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, default_collate
+
+from .batches import BatchPlan, MicroBatches
+from .config import Config
+from .contract import Task
+from .errors import JobError
+from .world import World
+
+
+def check_dataset(dataset: Any, task: Task, split: str) -> int:
+    """The number of samples. Raises JobError when the dataset cannot be indexed or is empty."""
+    what = f"job {task.name}: build_dataset(cfg, {split!r}) returned"
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise JobError(f"{what} a {type(dataset).__name__}, which lacks len() or [index]")
+    if len(dataset) == 0:
+        raise JobError(f"{what} no samples")
+    return len(dataset)
+
+
+def to_device(batch: Any, device: torch.device) -> Any:
+    """`batch` with every tensor in it on `device`."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, dict):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(to_device(value, device) for value in batch))
+    if isinstance(batch, list | tuple):
+        return type(batch)(to_device(value, device) for value in batch)
+    return batch
+
+
+class Feed:
+    """This rank's micro-batches, from one sample on. `waited` adds up the seconds spent waiting for data."""
+
+    def __init__(
+        self, dataset: Any, task: Task, cfg: Config, plan: BatchPlan, world: World, start: int
+    ) -> None:
+        self.device = world.device
+        self.accumulation = plan.accumulation
+        self.waited = 0.0
+        loader = DataLoader(
+            dataset,
+            batch_sampler=MicroBatches(
+                plan, length=len(dataset), seed=cfg.seed, rank=world.rank, start=start
+            ),
+            num_workers=cfg.workers,
+            collate_fn=task.collate,
+            pin_memory=world.device.type == "cuda",
+            worker_init_fn=ignore_stop_signals,
+            generator=torch.Generator().manual_seed(cfg.seed),
+        )
+        self._batches = iter(loader)
+
+    def step(self) -> Iterator[Any]:
+        """The micro-batches of one step."""
+        for _ in range(self.accumulation):
+            began = time.perf_counter()
+            batch = to_device(next(self._batches), self.device)
+            self.waited += time.perf_counter() - began
+            yield batch
+
+
+class HeldOut:
+    """This rank's micro-batches of the split held out: the same ones in every evaluation."""
+
+    def __init__(self, dataset: Any, task: Task, cfg: Config, world: World) -> None:
+        self.dataset = dataset
+        self.collate = task.collate or default_collate
+        self.device = world.device
+        self.size = cfg.micro_batch
+        self.rank, self.ranks = world.rank, world.size
+        # Every rank takes equally many: some strategies communicate in each forward pass.
+        self.batches = min(cfg.eval_batches, len(dataset) // (self.size * self.ranks))
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(self.batches):
+            first = (number * self.ranks + self.rank) * self.size
+            samples = [self.dataset[index] for index in range(first, first + self.size)]
+            yield to_device(self.collate(samples), self.device)
+
+
+def ignore_stop_signals(_worker: int) -> None:
+    """Leave stopping to the rank: the whole process group is signalled, and the rank still wants its data."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,0 +1,246 @@
+"""The training loop: steps, and what happens between them. It is the same for every job and every strategy.
+
+The host reads no number of a step before it has to (see `readback`). What the ranks have to agree on, such as
+whether somebody asked to stop, they read from the same sums, and so decide it at the same step.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import resource
+import time
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+import torch
+import torch.distributed as dist
+
+from .batches import BatchPlan, step_seed
+from .checkpoint import Checkpoints, Position
+from .config import Config
+from .data import Feed, HeldOut
+from .errors import CheckpointError, NonFiniteError
+from .optim import Schedule
+from .progress import Progress
+from .readback import Numbers, Readback
+from .stop import StopRequest
+from .strategies.base import Strategy
+from .world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What the loop works with. `held_out` is None without evaluation, `checkpoints` when none are kept."""
+
+    cfg: Config
+    plan: BatchPlan
+    world: World
+    strategy: Strategy
+    feed: Feed
+    held_out: HeldOut | None
+    checkpoints: Checkpoints | None
+    progress: Progress
+    stop: StopRequest
+
+
+class Window:
+    """The steps since the last line of progress, and the time that they took."""
+
+    def __init__(self, waited: float) -> None:
+        self.began = time.perf_counter()
+        self.waited = waited
+        self.steps = 0
+        self.tokens = 0.0
+        self.paused = 0.0
+
+
+class Loop:
+    """Trains from `start` on. `position` is where training stands."""
+
+    def __init__(self, parts: Parts, start: Position) -> None:
+        self.parts = parts
+        self.cfg, self.world, self.strategy = parts.cfg, parts.world, parts.strategy
+        self.progress = parts.progress
+        self.position = start
+        self.first_step = start.step + 1
+        self.saved_step: int | None = None
+        self.stopping = False
+        self.schedule = Schedule(self.strategy.optimizer, self.cfg)
+        device = self.world.device
+        # On a CPU the numbers are there at once. On a GPU the host looks a step late, if the optimizer can be
+        # kept from using a spoiled gradient in the meantime.
+        self.readback = Readback(1 if device.type == "cuda" and self.strategy.can_skip else 0)
+        self.asked = torch.zeros((), device=device)
+        self.spoiled = torch.zeros((), device=device)
+        self.window = Window(0.0)
+
+    def run(self) -> bool:
+        """Train to the last step or until asked to stop. Returns whether all steps are done.
+
+        Raises NonFiniteError before the weights have taken up a bad gradient, and CheckpointError when the
+        checkpoint at the end cannot be written.
+        """
+        self.strategy.model.train()
+        self.progress.record("train", self.position.step)
+        self.window = Window(self.parts.feed.waited)
+        for step in range(self.first_step, self.cfg.steps + 1):
+            self._step(step)
+            if self.stopping:
+                break
+            if _due(step, self.cfg.eval_every):
+                self._evaluate()
+            if _due(step, self.cfg.checkpoint_every):
+                self._save(last=step == self.cfg.steps)
+        self._settle()
+        if self.saved_step != self.position.step:
+            self._save(last=True)
+        return self.position.step >= self.cfg.steps
+
+    def _step(self, step: int) -> None:
+        # Random numbers depend on the step alone: a resumed run draws what an uninterrupted one would have.
+        seed_everything(step_seed(self.cfg.seed, step, self.world.rank), self.world.device)
+        self.schedule.set(step)
+        asked = self.asked.fill_(float(bool(self.parts.stop)))
+        totals = self.strategy.accumulate(self.parts.feed.step(), asked)
+        norm = self.strategy.finish_gradients(totals[1])
+        numbers = torch.cat([totals, norm.view(1)])
+        for due in self.readback.push(step, numbers):
+            self._take(due)
+        if self.readback.lag:
+            # Once spoiled, always spoiled: nothing moves the weights before the host has seen it and stopped.
+            bad = ~torch.isfinite(totals[0] + norm)
+            self.spoiled = torch.maximum(self.spoiled, bad.float())
+            self.strategy.apply(self.spoiled)
+        else:
+            self.strategy.apply(None)
+        self.position = replace(
+            self.position, step=step, samples=self.position.samples + self.parts.plan.global_batch
+        )
+
+    def _take(self, numbers: Numbers) -> None:
+        """Look at the numbers of a step: the same on every rank, but for `own_loss`."""
+        step, (loss_sum, count, asked, own_loss, norm) = numbers
+        if not math.isfinite(loss_sum + norm):
+            self._refuse(step, count, own_loss)
+        self.window.steps += 1
+        self.window.tokens += count
+        if asked and not self.stopping:
+            self.stopping = True
+            who = self.parts.stop.signal or "another rank"
+            self.progress.say(f"asked to stop ({who}): leaving with a checkpoint")
+        if step in (self.first_step, self.cfg.steps) or _due(step, self.cfg.log_every) or self.stopping:
+            self._report(step, loss_sum / count, norm)
+
+    def _settle(self) -> None:
+        """See all steps to their end."""
+        for due in self.readback.flush():
+            self._take(due)
+
+    def _report(self, step: int, loss: float, norm: float) -> None:
+        window, now, waited = self.window, time.perf_counter(), self.parts.feed.waited
+        seconds = max(now - window.began - window.paused, 1e-9)
+        rate = window.tokens / seconds
+        learning_rate = self.schedule.rate(step)
+        self.progress.record(
+            "train",
+            step,
+            loss=loss,
+            tokens_per_second=rate,
+            learning_rate=learning_rate,
+            grad_norm=norm,
+            step_seconds=seconds / window.steps,
+            data_wait=min((waited - window.waited) / seconds, 1.0),
+            memory_bytes=peak_memory(self.world.device),
+        )
+        width = len(str(self.cfg.steps))
+        self.progress.say(
+            f"step {step:{width}}/{self.cfg.steps}  loss {loss:.4f}  grad norm {norm:.3f}  "
+            f"lr {learning_rate:.2e}  {rate:,.0f} tokens/s  {1000 * seconds / window.steps:.1f} ms/step"
+        )
+        self.window = Window(waited)
+
+    def _refuse(self, step: int, count: float, own_loss: float) -> NoReturn:
+        losses = [0.0] * self.world.size
+        dist.all_gather_object(losses, own_loss)
+        ranks = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
+        if ranks:
+            where = ", ".join(f"{losses[rank]} on rank {rank}" for rank in ranks)
+            what = f"the loss of step {step} is {where}"
+        elif count == 0:
+            what = f"the job's loss counted nothing in step {step}, on any rank"
+        else:
+            what = f"the gradients of step {step} are not finite, although the loss is on every rank"
+        self.progress.record("train", step, loss=losses[ranks[0]] if ranks else None)
+        last = (
+            f"the last checkpoint is that of step {self.saved_step}"
+            if self.saved_step
+            else "nothing was saved since"
+        )
+        raise NonFiniteError(f"{what}; stopped before it reached the weights, and {last}")
+
+    def _evaluate(self) -> None:
+        if self.parts.held_out is None:
+            return
+        self._settle()
+        began = time.perf_counter()
+        step = self.position.step
+        self.progress.record("eval", step)
+        sums: dict[str, torch.Tensor] = {}
+        self.strategy.model.eval()
+        with torch.no_grad():
+            for batch in self.parts.held_out:
+                for name, pair in self.strategy.evaluate(batch).items():
+                    new = torch.stack(
+                        [torch.as_tensor(x, dtype=torch.float64, device=self.world.device) for x in pair]
+                    )
+                    sums[name] = sums[name] + new if name in sums else new
+        self.strategy.model.train()
+        shared = torch.stack(list(sums.values()))
+        dist.all_reduce(shared)
+        values = {name: total / count for name, (total, count) in zip(sums, shared.tolist(), strict=True)}
+        self.progress.record("eval", step, **{f"eval_{name}": value for name, value in values.items()})
+        self.progress.say(
+            f"evaluation after step {step}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items())
+        )
+        self.progress.record("train", step)
+        self.window.paused += time.perf_counter() - began
+
+    def _save(self, *, last: bool) -> None:
+        if self.parts.checkpoints is None:
+            return
+        self._settle()
+        began = time.perf_counter()
+        step = self.position.step
+        self.progress.record("save", step)
+        try:
+            path = self.parts.checkpoints.save(self.strategy, self.position)
+        except CheckpointError as error:
+            if last:
+                raise
+            self.progress.say(f"no checkpoint at step {step}, training goes on: {error}")
+        else:
+            self.saved_step = step
+            self.progress.say(f"saved {path} in {time.perf_counter() - began:.2f} s")
+        self.progress.record("train", step)
+        self.window.paused += time.perf_counter() - began
+
+
+def seed_everything(seed: int, device: torch.device) -> None:
+    """Seed Python's and torch's generators, those of `device` included."""
+    random.seed(seed)
+    # Not torch.manual_seed: it asks every kind of accelerator, for a fifth of a millisecond.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes in use so far: of the device's memory, or on a CPU of this process."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _due(step: int, every: int) -> bool:
+    return every > 0 and step % every == 0

@@ -1,0 +1,51 @@
+"""The default optimizer, and the learning rate of every step."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from .config import Config
+
+FINAL_SHARE = 0.1
+"""Share of the highest learning rate that is left at the last step."""
+
+
+def adamw(model: Any, cfg: Config) -> Any:
+    """AdamW with weight decay on matrices only: biases, gains and other vectors are not pulled to zero."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": cfg.weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+def learning_rate_share(step: int, *, warmup: int, steps: int) -> float:
+    """What share of its highest learning rate step number `step` (from 1 on) uses: linear up, cosine down."""
+    if step <= warmup:
+        return step / warmup
+    done = min((step - warmup) / max(steps - warmup, 1), 1.0)
+    return FINAL_SHARE + (1 - FINAL_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+class Schedule:
+    """Sets the learning rate of each parameter group, in proportion to the one that it was built with."""
+
+    def __init__(self, optimizer: Any, cfg: Config) -> None:
+        self.optimizer = optimizer
+        self.highest = [group["lr"] for group in optimizer.param_groups]
+        self.warmup, self.steps = cfg.warmup_steps, cfg.steps
+
+    def set(self, step: int) -> None:
+        """Prepare the optimizer for `step`."""
+        share = learning_rate_share(step, warmup=self.warmup, steps=self.steps)
+        for group, highest in zip(self.optimizer.param_groups, self.highest, strict=True):
+            group["lr"] = highest * share
+
+    def rate(self, step: int) -> float:
+        """The learning rate of the first group in `step`."""
+        return float(self.highest[0]) * learning_rate_share(step, warmup=self.warmup, steps=self.steps)

@@ -1,0 +1,58 @@
+"""What a rank tells about itself: JSON lines for the agent, and lines on stdout for people.
+
+The file is `$ENCAMP_RANK_DIR/progress.jsonl`, one object a line. Under encamp every rank has a log of its own
+and says everything; under a plain launcher all ranks share one terminal, and only the first speaks.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from .world import World
+
+Value = bool | int | float | str | None
+
+
+class Progress:
+    """The voice of one rank."""
+
+    def __init__(self, world: World) -> None:
+        folder = os.environ.get("ENCAMP_RANK_DIR")
+        self.speaks = world.first or bool(folder)
+        self._file: IO[str] | None = None
+        if folder:
+            # Line-buffered: each record reaches the file whole, in one write.
+            self._file = (Path(folder) / "progress.jsonl").open("a", buffering=1, encoding="utf-8")
+
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        if self.speaks:
+            # In one piece: on a terminal that ranks share, a line end written apart lands in another's line.
+            sys.stdout.write(text + "\n")
+            sys.stdout.flush()
+
+    def record(self, phase: str, step: int, **values: Value) -> None:
+        """Write one record. `phase` is init, train, eval or save; `step` is the last step that is done."""
+        if self._file is None:
+            return
+        fields = {"time": time.time(), "step": step, "phase": phase} | {
+            key: plain(value) for key, value in values.items() if value is not None
+        }
+        try:
+            self._file.write(json.dumps(fields, allow_nan=False) + "\n")
+        except OSError as error:  # a full disk costs the graphs, not the training
+            self._file = None
+            print(f"no more progress is recorded: {error}", file=sys.stderr, flush=True)
+
+
+def plain(value: Value) -> Value:
+    """`value` as JSON can hold it: NaN and infinity become `"nan"`, `"inf"` and `"-inf"`."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

@@ -1,0 +1,154 @@
+"""A training run from its options to its end: builds the parts and lets the loop work.
+
+Faults that every rank finds are raised before any rank waits for another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from . import contract, precision, strategies
+from .batches import BatchPlan
+from .checkpoint import Checkpoints, Position
+from .config import Config
+from .contract import Task
+from .data import Feed, HeldOut, check_dataset
+from .errors import UsageError
+from .loop import Loop, Parts
+from .progress import Progress
+from .stop import StopRequest
+from .strategies.base import Strategy
+from .world import World, join
+
+OLDEST_TORCH = (2, 4)
+
+
+def run(cfg: Config) -> None:
+    """Train as `cfg` says. Raises `TrainerError`, and whatever the job's own code raises."""
+    began = time.perf_counter()
+    stop = StopRequest()
+    stop.listen()
+    if torch.__version__ < OLDEST_TORCH:
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        raise UsageError(f"needs torch {oldest} or newer, this is {torch.__version__}")
+    strategies.find(cfg.strategy)
+    task = contract.load(cfg.task)
+    with join(cfg.device) as world:
+        progress = Progress(world)
+        loop = prepare(cfg, task, world, progress, stop)
+        if loop.position.step >= cfg.steps:
+            done = f"{loop.position.step} of {cfg.steps} steps are done"
+            progress.say(f"{done}: nothing is left to do; raise --steps to go on")
+            return
+        word = "finished" if loop.run() else "stopped as asked"
+        progress.say(f"{word} after step {loop.position.step}, {time.perf_counter() - began:.1f} s")
+
+
+def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: StopRequest) -> Loop:
+    """Build everything that training needs, and resume from the newest checkpoint. Raises `TrainerError`."""
+    progress.record("init", 0)
+    precision.check(cfg.precision, world.device)
+    plan = BatchPlan.derive(cfg, world.size)
+    dataset = task.build_dataset(cfg, "train")
+    length = check_dataset(dataset, task, "train")
+    _agree(length, world)
+    held_out = _held_out(task, cfg, world, progress)
+    torch.manual_seed(cfg.seed)
+    strategy = strategies.find(cfg.strategy)(task, cfg, world, plan.accumulation)
+    _introduce(cfg, plan, world, strategy, progress, length)
+    checkpoints, start = _resume(cfg, world, strategy, progress, length)
+    parts = Parts(
+        cfg=cfg,
+        plan=plan,
+        world=world,
+        strategy=strategy,
+        feed=Feed(dataset, task, cfg, plan, world, start.samples),
+        held_out=held_out,
+        checkpoints=checkpoints,
+        progress=progress,
+        stop=stop,
+    )
+    return Loop(parts, start)
+
+
+def _agree(length: int, world: World) -> None:
+    """Raise UsageError when the ranks do not hold the same dataset: they would miss and repeat samples."""
+    lengths = [0] * world.size
+    dist.all_gather_object(lengths, length)
+    other = next((rank for rank, theirs in enumerate(lengths) if theirs != lengths[0]), None)
+    if other is not None:
+        raise UsageError(
+            f"the dataset has {lengths[0]} samples on rank 0 and {lengths[other]} on rank {other}"
+        )
+
+
+def _held_out(task: Task, cfg: Config, world: World, progress: Progress) -> HeldOut | None:
+    if cfg.eval_every == 0:
+        return None
+    dataset = task.build_dataset(cfg, "valid")
+    length = check_dataset(dataset, task, "valid")
+    held_out = HeldOut(dataset, task, cfg, world)
+    if held_out.batches == 0:
+        progress.say(f"no evaluation: {length} samples held out are not one micro-batch for each rank")
+        return None
+    return held_out
+
+
+def _introduce(
+    cfg: Config, plan: BatchPlan, world: World, strategy: Strategy, progress: Progress, length: int
+) -> None:
+    parameters = sum(parameter.numel() for parameter in strategy.model.parameters())
+    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    progress.say(
+        f"{cfg.task}: {parameters / 1e6:.2f} M parameters, {length:,} samples; {cfg.strategy} on {ranks} "
+        f"({world.device.type}), {cfg.precision}, batch {plan}"
+    )
+    if length < plan.global_batch:
+        progress.say(
+            f"a step takes {plan.global_batch} samples and there are {length}: it sees some more than once"
+        )
+    progress.record(
+        "init",
+        0,
+        parameters=parameters,
+        ranks=world.size,
+        global_batch=plan.global_batch,
+        micro_batch=plan.micro_batch,
+        accumulation=plan.accumulation,
+        precision=cfg.precision,
+        steps=cfg.steps,
+    )
+
+
+def _resume(
+    cfg: Config, world: World, strategy: Strategy, progress: Progress, length: int
+) -> tuple[Checkpoints | None, Position]:
+    """Where checkpoints go, and where to start: at the newest one, or at the beginning."""
+    start = Position(step=0, samples=0, seed=cfg.seed, dataset_length=length)
+    run_folder = os.environ.get("ENCAMP_RUN_DIR")
+    if cfg.checkpoint_dir:
+        folder = Path(cfg.checkpoint_dir).expanduser()
+    elif run_folder:
+        folder = Path(run_folder) / "checkpoints"
+    else:
+        progress.say("no checkpoints: neither --checkpoint-dir nor $ENCAMP_RUN_DIR says where to")
+        return None, start
+    checkpoints = Checkpoints(folder, keep=cfg.keep_checkpoints, world=world, say=progress.say)
+    newest = checkpoints.newest()
+    if newest is None:
+        progress.say(f"no checkpoint in {folder}: starting at step 1")
+        return checkpoints, start
+    checkpoints.load(strategy, newest)
+    progress.say(f"resumed from {folder}/step-{newest.step}: going on with step {newest.step + 1}")
+    if (newest.seed, newest.dataset_length) != (start.seed, start.dataset_length):
+        progress.say(
+            "seed or dataset are not those of the checkpoint: the data comes in another order from here on"
+        )
+    return checkpoints, Position(
+        step=newest.step, samples=newest.samples, seed=start.seed, dataset_length=start.dataset_length
+    )

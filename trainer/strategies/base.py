@@ -1,0 +1,112 @@
+"""What the loop asks of a strategy. The loop knows no model, no wrapper and no communication; this does.
+
+A step is three calls: `accumulate` runs forward and backward over this rank's micro-batches,
+`finish_gradients` turns what has been summed up into the gradient of the mean loss and clips it, `apply`
+moves the weights. `evaluate` is for batches that nothing is learned from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ..config import Config
+from ..contract import Task
+from ..errors import JobError
+from ..optim import adamw
+from ..precision import autocast
+from ..world import World
+
+
+class Strategy(ABC):
+    """A model and its optimizer, spread over the ranks in one way.
+
+    Checkpoints are made of `model` and `optimizer`: `torch.distributed.checkpoint.state_dict` must find the
+    job's own parameter names in them, so that any strategy resumes from any other's checkpoint.
+    """
+
+    model: Any
+    optimizer: Any
+
+    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
+        self.task = task
+        self.cfg = cfg
+        self.world = world
+        self.accumulation = accumulation
+        self._loss_checked = False
+
+    @abstractmethod
+    def accumulate(self, batches: Iterable[Any], asked: torch.Tensor) -> torch.Tensor:
+        """Add up the gradients of this rank's `accumulation` micro-batches, and those of all ranks.
+
+        `asked` is 1 where somebody wants this rank to stop, else 0. Returns four numbers on the device: loss
+        sum, count and requests to stop of all ranks together, and the loss sum of this rank alone.
+        """
+
+    @abstractmethod
+    def finish_gradients(self, count: torch.Tensor) -> torch.Tensor:
+        """Make the gradients those of the mean over `count` (all ranks' together), and clip them.
+
+        Returns their norm before clipping, over all parameters on all ranks.
+        """
+
+    @abstractmethod
+    def apply(self, skip: torch.Tensor | None) -> None:
+        """Take the optimizer's step and clear the gradients. No weight changes if `skip` is not zero."""
+
+    @abstractmethod
+    def evaluate(self, batch: Any) -> dict[str, tuple[Any, Any]]:
+        """Sum and count of the loss, and of what the job's `evaluate` adds, for this rank's `batch`."""
+
+    @property
+    def can_skip(self) -> bool:
+        """Whether `apply` can be given `skip`. If not, the host has to look at each step before it."""
+        return bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
+
+    def build_model(self) -> Any:
+        """The job's model on this rank's device. Raises JobError."""
+        model = self.task.build_model(self.cfg)
+        if not isinstance(model, torch.nn.Module):
+            raise JobError(
+                f"job {self.task.name}: build_model returned a {type(model).__name__}, not a torch.nn.Module"
+            )
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise JobError(f"job {self.task.name}: build_model returned a model without parameters to train")
+        return model.to(self.world.device)
+
+    def build_optimizer(self, model: Any) -> Any:
+        """The job's optimizer, or AdamW. Raises JobError."""
+        if self.task.build_optimizer is None:
+            return adamw(model, self.cfg)
+        optimizer = self.task.build_optimizer(model, self.cfg)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            kind = type(optimizer).__name__
+            raise JobError(
+                f"job {self.task.name}: build_optimizer returned a {kind}, not a torch.optim.Optimizer"
+            )
+        return optimizer
+
+    def compute(self, model: Any, batch: Any) -> tuple[Any, Any, Any]:
+        """Output, loss sum and count of `batch`. Raises JobError when the job's loss is not such a pair."""
+        with autocast(self.cfg.precision, self.world.device):
+            output = self.task.forward(model, batch)
+            result = self.task.loss(output, batch)
+        if not self._loss_checked:
+            self._check_loss(result)
+        return output, result[0], result[1]
+
+    def _check_loss(self, result: Any) -> None:
+        what = f"job {self.task.name}: loss(output, batch) must return (loss_sum, count)"
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise JobError(f"{what}, and returned a {type(result).__name__}")
+        loss, count = result
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise JobError(f"{what}: the first must be a tensor with the sum of the losses, a single number")
+        if not isinstance(count, int | float) and not (
+            isinstance(count, torch.Tensor) and count.numel() == 1
+        ):
+            raise JobError(f"{what}: the second must say how many losses were summed, a single number")
+        self._loss_checked = True

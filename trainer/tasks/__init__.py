@@ -1,0 +1,1 @@
+"""The jobs that ship with the trainer, written exactly as a user's own would be: see `..contract`."""

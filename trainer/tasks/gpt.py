@@ -1,0 +1,170 @@
+"""A small GPT that learns to continue text, byte by byte."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from ..config import Config
+from ..errors import UsageError
+from .corpus import corpus
+
+VOCABULARY = 256
+"""The tokens are bytes: nothing to train or to download first."""
+
+VALID_SHARE = 0.05
+"""Share of the text, at its end, that training never sees."""
+
+BLOCKS = ["blocks"]
+
+TP_PLAN = {
+    "blocks.*.attention.qkv": "colwise",
+    "blocks.*.attention.out": "rowwise",
+    "blocks.*.mlp.up": "colwise",
+    "blocks.*.mlp.down": "rowwise",
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """`width` is a multiple of `heads`."""
+
+    layers: int
+    heads: int
+    width: int
+
+
+SIZES = {
+    "tiny": Size(layers=2, heads=4, width=64),  # 0.1 M parameters, the embeddings not counted
+    "small": Size(layers=6, heads=6, width=384),  # 11 M
+    "medium": Size(layers=12, heads=12, width=768),  # 85 M, the shape of GPT-2
+    "large": Size(layers=24, heads=16, width=1024),  # 302 M, the shape of GPT-2 medium
+}
+
+
+class Attention(nn.Module):
+    """Causal self-attention."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.head_width = size.width // size.heads
+        # The rows lie head by head, each with its query, key and value: a rank that holds some of the rows
+        # holds whole heads.
+        self.qkv = nn.Linear(size.width, 3 * size.width, bias=False)
+        self.out = nn.Linear(size.width, size.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, time, width) -> the same."""
+        batch, time, _ = x.shape
+        q, k, v = self.qkv(x).view(batch, time, -1, 3, self.head_width).permute(3, 0, 2, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(y.transpose(1, 2).reshape(batch, time, -1))
+
+
+class Mlp(nn.Module):
+    """Two layers, four times as wide inside."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.up = nn.Linear(size.width, 4 * size.width, bias=False)
+        self.down = nn.Linear(4 * size.width, size.width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, time, width) -> the same."""
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm and beside the residual."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(size.width, bias=False)
+        self.attention = Attention(size)
+        self.mlp_norm = nn.LayerNorm(size.width, bias=False)
+        self.mlp = Mlp(size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(batch, time, width) -> the same."""
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Gpt(nn.Module):
+    """Bytes in, logits of the next byte out.
+
+    Embedding and output weights are two tensors: tied ones cannot be sharded in groups of their own, and with
+    a vocabulary of bytes tying saves nothing.
+    """
+
+    def __init__(self, size: Size, sequence_length: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, size.width)
+        self.position = nn.Embedding(sequence_length, size.width)
+        self.blocks = nn.ModuleList(Block(size) for _ in range(size.layers))
+        self.norm = nn.LayerNorm(size.width, bias=False)
+        self.head = nn.Linear(size.width, VOCABULARY, bias=False)
+        for name, parameter in self.named_parameters():
+            if parameter.ndim >= 2:
+                # What is added to the residual is scaled down, so that depth does not widen its spread.
+                depth = 2 * size.layers if name.endswith(("out.weight", "down.weight")) else 1
+                nn.init.normal_(parameter, std=0.02 / math.sqrt(depth))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """(batch, time) of int64 -> (batch, time, vocabulary)."""
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embedding(tokens) + self.position(places)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
+
+
+class Windows:
+    """Consecutive pieces of a text: pairs of (bytes, the same shifted by one)."""
+
+    def __init__(self, text: torch.Tensor, sequence_length: int) -> None:
+        self.text = text
+        self.width = sequence_length
+
+    def __len__(self) -> int:
+        return max(len(self.text) - 1, 0) // self.width
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        start = index * self.width
+        piece = self.text[start : start + self.width + 1].long()
+        return piece[:-1], piece[1:]
+
+
+def build_model(cfg: Config) -> Gpt:
+    """See `..contract`."""
+    name = cfg.size or "tiny"
+    if name not in SIZES:
+        close = difflib.get_close_matches(name, SIZES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SIZES)}"
+        raise UsageError(f"--size {name}: gpt has no such size; {hint}")
+    return Gpt(SIZES[name], cfg.sequence_length)
+
+
+def build_dataset(cfg: Config, split: str) -> Windows:
+    """See `..contract`."""
+    text = corpus(cfg.data_dir)
+    border = int(len(text) * (1 - VALID_SHARE))
+    return Windows(text[:border] if split == "train" else text[border:], cfg.sequence_length)
+
+
+def loss(output: torch.Tensor, batch: Any) -> tuple[torch.Tensor, int]:
+    """Cross-entropy summed over all bytes."""
+    target = batch[1]
+    return F.cross_entropy(output.float().flatten(0, 1), target.flatten(), reduction="sum"), target.numel()
+
+
+def evaluate(output: torch.Tensor, batch: Any) -> dict[str, tuple[torch.Tensor, int]]:
+    """How many bytes were guessed right."""
+    target = batch[1]
+    return {"accuracy": ((output.argmax(-1) == target).sum(), target.numel())}
