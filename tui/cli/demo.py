@@ -1,0 +1,68 @@
+"""`encamp demo`: all of it on this machine alone."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from . import output, parser
+
+if TYPE_CHECKING:
+    from .parser import Commands
+
+MOST_HOSTS = 32
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    demo_parser = parser.add(
+        commands,
+        "demo",
+        demo,
+        summary="try encamp: hosts on loopback, a real training run, the app",
+        details="Everything is temporary: leaving it stops and removes all of it.",
+        examples=["encamp demo", "encamp demo --hosts 4", "encamp demo --headless --steps 20 --json"],
+    )
+    demo_parser.add_argument("--hosts", type=parser.whole, metavar="N", default=2, help="how many hosts (2)")
+    demo_parser.add_argument(
+        "--steps", type=parser.whole, metavar="N", help="how long to train; default: the profile's"
+    )
+    demo_parser.add_argument(
+        "--headless", action="store_true", help="without the app: train to the end and report"
+    )
+
+
+def demo(args: argparse.Namespace) -> int:
+    """Run the demo and report what came of it."""
+    from .. import demo as demonstration
+    from ..fleet.errors import UsageError
+
+    if not 1 <= args.hosts <= MOST_HOSTS:
+        raise UsageError(f"--hosts {args.hosts} is not possible.", f"It is a number from 1 to {MOST_HOSTS}.")
+    if args.steps == 0:
+        raise UsageError("--steps 0 is not possible.", "It is a number of at least 1.")
+    if args.json and not args.headless:
+        raise UsageError("--json is for --headless.", "The app has no result to print.")
+    if not args.headless and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("The demo's app needs a terminal.", "Without one: encamp demo --headless")
+    code, result = demonstration.run(
+        hosts=args.hosts, steps=args.steps, headless=args.headless, say=output.note
+    )
+    if result is None:
+        return code
+    if args.json:
+        output.print_json(result)
+        return code
+    run = result["run"]
+    print(f"{run['id']}: {run['state']} after {result['seconds']['total']:.1f} s")
+    rows = [
+        (str(rank["rank"]), str(rank["step"]), _loss(rank["loss_first"]), _loss(rank["loss_last"]))
+        for rank in result["ranks"]
+    ]
+    output.print_table(("RANK", "STEP", "FIRST LOSS", "LAST LOSS"), rows, right=(0, 1, 2, 3))
+    return code
+
+
+def _loss(value: float | None) -> str:
+    return "?" if value is None else f"{value:.3f}"

@@ -1,0 +1,151 @@
+"""What `encamp logs` does: choose the streams, read or follow them, and bring their bytes to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from ..fleet.errors import Unreachable, UsageError
+from ..fleet.log_stream import LogStream
+from ..fleet.session import Session
+from ..fleet.store import RunView
+from . import output
+from .connection import open_run
+from .terminal import Harmless
+
+LONGEST_LINE = 16 * 1024 * 1024
+"""A line of more bytes is broken when logs are merged: it would have to be kept whole."""
+
+
+async def print_logs(args: argparse.Namespace) -> int:
+    """Write the log to stdout."""
+    async with open_run(args) as (session, run):
+        attempt = args.attempt or run.info.attempt
+        streams = _streams(args, session, run, attempt)
+        if args.json:
+            parts = await asyncio.gather(*(_collect(args, stream) for stream in streams))
+            state = session.view.run_state(run) if attempt == run.info.attempt else None
+            output.print_json({"run": run.id, "attempt": attempt, "state": state, "streams": parts})
+            return 0
+        await _write(_merge(args, streams) if args.merged else _chunks(args, streams[0]))
+    return 0
+
+
+def _streams(args: argparse.Namespace, session: Session, run: RunView, attempt: int) -> list[LogStream]:
+    info = run.info
+    if not 1 <= attempt <= info.attempt:
+        raise UsageError(f"There is no attempt {attempt} of {info.run}.", f"The newest is {info.attempt}.")
+    if args.rank is not None and attempt == info.attempt and args.rank >= info.world_size > 0:
+        raise UsageError(
+            f"There is no rank {args.rank} in {info.run}.", f"Its ranks are 0 to {info.world_size - 1}."
+        )
+    if args.launcher:
+        names = ["launcher"]
+    elif args.merged:
+        names = [f"rank{rank}" for rank in range(info.world_size)]
+    else:
+        names = [f"rank{args.rank or 0}"]
+    lost = _Lost(session.name)
+    return [LogStream(session, info.run, attempt, name, on_lost=lost) for name in names]
+
+
+class _Lost:
+    """Says once each time that the connection is gone."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._last = ""
+
+    def __call__(self, error: Unreachable) -> None:
+        if error.message != self._last:
+            self._last = error.message
+            output.note(f"{output.clean(error.message)} Going on when {self._host} answers again.")
+
+
+async def _start(args: argparse.Namespace, stream: LogStream) -> int:
+    return 0 if args.tail is None else await stream.tail(args.tail)
+
+
+async def _chunks(
+    args: argparse.Namespace, stream: LogStream, start: int | None = None
+) -> AsyncGenerator[bytes, None]:
+    if start is None:
+        start = await _start(args, stream)
+    async with aclosing(stream.follow(start) if args.follow else stream.read(start)) as chunks:
+        async for data in chunks:
+            yield data
+
+
+async def _merge(args: argparse.Namespace, streams: list[LogStream]) -> AsyncGenerator[bytes, None]:
+    """The lines of all streams as they come, each with its rank in front."""
+    lines: asyncio.Queue[bytes] = asyncio.Queue(maxsize=2 * len(streams))
+
+    async def pump(stream: LogStream) -> None:
+        prefix = f"[rank {stream.stream[4:]}] ".encode()
+        rest = b""
+        async for data in _chunks(args, stream):
+            whole, newline, rest = (rest + data).rpartition(b"\n")
+            if newline or len(rest) > LONGEST_LINE:
+                text = whole if newline else rest
+                rest = rest if newline else b""
+                await lines.put(b"".join(prefix + line + b"\n" for line in text.split(b"\n")))
+        if rest:
+            await lines.put(prefix + rest + b"\n")
+
+    pumps = [asyncio.create_task(pump(stream)) for stream in streams]
+    ended = asyncio.gather(*pumps)
+    try:
+        while not (ended.done() and lines.empty()):
+            line = asyncio.ensure_future(lines.get())
+            await asyncio.wait((line, ended), return_when=asyncio.FIRST_COMPLETED)
+            if line.done():
+                yield line.result()
+            else:
+                line.cancel()
+        await ended
+    finally:
+        for task in pumps:
+            task.cancel()
+        await asyncio.gather(*pumps, ended, return_exceptions=True)
+
+
+async def _write(chunks: AsyncGenerator[bytes, None]) -> None:
+    """Write to stdout in a thread: a pager that takes nothing must not keep the connection from living."""
+    stdout = sys.stdout.fileno()
+    harmless = Harmless() if os.isatty(stdout) else None
+    async with aclosing(chunks) as pieces:
+        async for data in pieces:
+            await asyncio.to_thread(_write_all, stdout, harmless.feed(data) if harmless else data)
+    if harmless:
+        _write_all(stdout, harmless.feed(b"", final=True))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+async def _collect(args: argparse.Namespace, stream: LogStream) -> dict[str, Any]:
+    """A stream as JSON: its text, or base64 where it is no UTF-8."""
+    start = await _start(args, stream)
+    data = b"".join([chunk async for chunk in _chunks(args, stream, start)])
+    try:
+        encoding, text = "utf-8", data.decode()
+    except UnicodeDecodeError:
+        encoding, text = "base64", base64.b64encode(data).decode("ascii")
+    rank = int(stream.stream[4:]) if stream.stream.startswith("rank") else None
+    return {
+        "stream": stream.stream,
+        "rank": rank,
+        "offset": start,
+        "bytes": len(data),
+        "encoding": encoding,
+        "data": text,
+    }

@@ -1,0 +1,119 @@
+"""`encamp status`: what all hosts and runs are doing."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from . import output, parser
+
+if TYPE_CHECKING:
+    from ..fleet.store import HostView, RunView, Store
+    from .parser import Commands
+
+
+def register(commands: Commands) -> None:
+    """Add the command."""
+    status_parser = parser.add(
+        commands,
+        "status",
+        status,
+        summary="show hosts, runs and ranks as they are now",
+        details="Exits with 3 when none of the hosts that were asked answers.",
+        examples=[
+            "encamp status",
+            "encamp status vast-a vast-b",
+            "encamp status --json | jq '.runs[].state'",
+        ],
+        connects=True,
+    )
+    status_parser.add_argument("hosts", metavar="HOST", nargs="*", help="only these hosts")
+
+
+async def status(args: argparse.Namespace) -> int:
+    """Ask all hosts at once and print what they say."""
+    import asyncio
+
+    from ..fleet import status as shapes
+    from ..fleet.errors import HostError
+    from ..fleet.store import Link
+    from .connection import CONNECT_SECONDS, known_hosts, open_fleet
+    from .hosts import inventory
+
+    hosts = known_hosts(args.hosts) if args.hosts else inventory().load()
+    async with open_fleet(args, hosts) as fleet:
+        attempts = (session.connected(CONNECT_SECONDS, patient=False) for session in fleet.sessions())
+        for error in await asyncio.gather(*attempts, return_exceptions=True):
+            if isinstance(error, BaseException) and not isinstance(error, HostError):
+                raise error
+        document = shapes.document(fleet.store)
+        answering = any(view.link is Link.LIVE for view in fleet.store.hosts.values())
+        if args.json:
+            output.print_json(document)
+        else:
+            _print(fleet.store)
+    return 0 if answering or not hosts else HostError.exit_code
+
+
+def _print(store: Store) -> None:
+    if not store.hosts:
+        print('There are no hosts yet. Add one: encamp hosts add "ssh -p 20544 root@203.0.113.7"')
+        return
+    output.print_table(
+        ("HOST", "STATE", "GPUS", "UTIL", "GPU MEMORY", "CPU", "MEMORY", "AGENT"),
+        [_host_row(view) for view in store.hosts.values()],
+        right=(3, 4, 5, 6),
+    )
+    for view in store.hosts.values():
+        if view.message:
+            print(output.clean(f"{view.name}: {view.message} {view.hint}"))
+    pairs = list(store.runs())
+    if pairs:
+        print()
+        output.print_table(
+            ("RUN", "STATE", "ATTEMPT", "HOST", "RANKS", "STEP", "s/STEP", "STARTED", "EXIT"),
+            [_run_row(view, run) for view, run in pairs],
+            right=(2, 4, 5, 6),
+        )
+
+
+def _host_row(view: HostView) -> tuple[str, ...]:
+    from .. import formatting as fmt
+    from ..facts import gpu_totals
+
+    sample = view.sample
+    if sample is None:
+        return (view.name, view.link.value, *[fmt.NONE] * 6)
+    totals, problem = gpu_totals(sample.gpu)
+    gpus = f"{totals.number_of} {totals.model}" if totals else problem or "none"
+    return (
+        view.name,
+        view.link.value,
+        gpus,
+        fmt.percent(totals.utilization) if totals else fmt.NONE,
+        fmt.gib(totals.memory_used, totals.memory_total) if totals else fmt.NONE,
+        fmt.percent(sample.cpu.percent),
+        fmt.gib(sample.memory.used_bytes, sample.memory.limit_bytes),
+        f"{view.hello.version}, {fmt.size(sample.agent.rss_bytes)}" if view.hello else fmt.UNKNOWN,
+    )
+
+
+def _run_row(view: HostView, run: RunView) -> tuple[str, ...]:
+    from .. import formatting as fmt
+
+    info = run.info
+    steps = [rank.sample.step_seconds for rank in run.ranks.values() if run.live]
+    ended: Any = fmt.NONE
+    if info.exit_code is not None:
+        ended = fmt.exit_words(info.exit_code)
+    return (
+        info.run,
+        view.run_state(run),
+        str(info.attempt),
+        view.name,
+        str(info.world_size),
+        fmt.count(run.step) if run.step is not None else fmt.NONE,
+        fmt.step_seconds(fmt.mean(steps)) if any(step is not None for step in steps) else fmt.NONE,
+        fmt.clock(info.started - view.clock_offset),
+        ended,
+    )

@@ -1,0 +1,271 @@
+"""The demo: hosts on loopback and a real training run, gone without a trace when it is over.
+
+Nothing is simulated but the machines: each host is an SSH server in this process with a home of its own. From
+there on all takes the ordinary way, from the inventory and the host key to the agent and torchrun.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import site
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from profiles import library, schema
+
+from .fleet import paths, runs, status
+from .fleet.errors import EncampError
+from .fleet.fleet import Fleet
+from .fleet.hosts import Inventory, parse_ssh_command
+from .fleet.prompts import NoPrompts
+from .fleet.session import Session
+from .fleet.ssh.server import EmbeddedHost
+from .fleet.store import RunView, Store
+
+PROFILE = "gpt-tiny"
+RANKS = 2
+
+CONNECT_SECONDS = 120.0
+"""How long the hosts may take until they are live, on a machine that is busy."""
+
+STOP_GRACE_SECONDS = 3.0
+"""How long the ranks may take to leave when the demo ends."""
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Clock:
+    """When what was reached, in seconds since the start; None for what was not."""
+
+    began: float = field(default_factory=time.monotonic)
+    connect: float | None = None
+    """All hosts are live."""
+    first_sample: float | None = None
+    """The first host's telemetry is here."""
+    first_step: float | None = None
+    """All ranks have taken a step."""
+    total: float | None = None
+    """The run has ended."""
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return round(time.monotonic() - self.began, 3)
+
+    def as_json(self) -> dict[str, float | None]:
+        """The object `seconds` of the demo's result."""
+        return {
+            "connect": self.connect,
+            "first_sample": self.first_sample,
+            "first_step": self.first_step,
+            "total": self.total,
+        }
+
+
+def check_possible() -> None:
+    """Raise EncampError, with the way out, when the demo cannot run on this machine."""
+    if not Path("/proc/self/environ").exists():
+        raise EncampError("The demo needs Linux: its hosts run on this machine.", "Add a real host instead.")
+    if importlib.util.find_spec("torch") is None:
+        raise EncampError(
+            "The demo trains for real, and torch is not installed here.",
+            "Install it with: pip install 'encamp[train]'",
+        )
+
+
+def run(*, hosts: int, steps: int | None, headless: bool, say: Say) -> tuple[int, dict[str, Any] | None]:
+    """Run the demo; returns the exit code, and with `headless` its result. Raises EncampError."""
+    check_possible()
+    site.getuserbase()  # remembers where it is before HOME changes
+    with _own_folders():
+        return asyncio.run(_run(hosts, steps, headless, say))
+
+
+async def _run(hosts: int, steps: int | None, headless: bool, say: Say) -> tuple[int, dict[str, Any] | None]:
+    main = asyncio.create_task(_headless(hosts, steps, say) if headless else _with_app(hosts, steps, say))
+    caught: list[int] = []
+
+    def on_signal(number: int) -> None:
+        # The first one ends the demo; more of them must not keep it from cleaning up.
+        if not caught:
+            caught.append(number)
+            main.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        return await main
+    except asyncio.CancelledError:
+        if caught:
+            return 128 + caught[0], None
+        raise
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any]]:
+    async with _launched(hosts, steps, say) as (fleet, session, run_id, clock):
+        view = await runs.settled(session, await runs.wait(session, run_id, ()))
+        clock.total = clock.now()
+        say(f"{run_id} has ended: {view.info.state}")
+        result = {
+            "hosts": [
+                {"name": host.name, "address": host.address, "state": status.link_word(host)}
+                for host in fleet.store.hosts.values()
+            ],
+            "run": {"id": run_id, "state": view.info.state, "strategy": view.info.strategy},
+            "ranks": [await _rank(session, view, number) for number in sorted(view.ranks)],
+            "seconds": clock.as_json(),
+        }
+        if view.info.state != "finished":
+            say((failure := await runs.failure(session, view)).message + "\n" + failure.tail)
+    return 0 if view.info.state == "finished" else 1, result
+
+
+async def _with_app(hosts: int, steps: int | None, say: Say) -> tuple[int, None]:
+    from .app import EncampApp
+
+    async with _launched(hosts, steps, say) as (fleet, _, run_id, _):
+        app = EncampApp(fleet, start_run=run_id)
+        showing = asyncio.create_task(app.run_async())
+        try:
+            await asyncio.shield(showing)
+        finally:
+            if not showing.done():
+                # Cancelling it would leave the terminal as it is: it has to be asked.
+                app.exit()
+                await showing
+        say("ending the demo")
+    return app.return_code or 0, None
+
+
+@contextlib.asynccontextmanager
+async def _launched(
+    hosts: int, steps: int | None, say: Say
+) -> AsyncGenerator[tuple[Fleet, Session, str, Clock], None]:
+    """A fleet of `hosts` live hosts and a run on the first whose ranks have started."""
+    clock = Clock()
+    async with contextlib.AsyncExitStack() as stack:
+        say(f"starting {hosts} SSH servers on loopback")
+        environment = _environment()
+        servers = [EmbeddedHost(f"demo-{number}", environment) for number in range(1, hosts + 1)]
+        for server in servers:
+            await stack.enter_async_context(server)
+        inventory = Inventory(paths.hosts_file())
+        for server in servers:
+            inventory.add_target(parse_ssh_command(_ssh_command(server)), server.name)
+        fleet = Fleet(inventory, Store(), NoPrompts(accept_new_host_key=True))
+        stack.push_async_callback(fleet.close)
+        fleet.start()
+        say("connecting, and installing the agent on each")
+        sessions = [fleet.session(server.name) for server in servers]
+        await asyncio.gather(*(session.connected(CONNECT_SECONDS) for session in sessions))
+        clock.connect = clock.now()
+        first = sessions[0]
+        await runs.until(first, lambda: first.view.sample, CONNECT_SECONDS, "The first sample did not come")
+        clock.first_sample = clock.now()
+        run_id = await _launch(first, steps, say)
+        stack.push_async_callback(_stop, first, run_id)
+        await runs.started(first, run_id, 1)
+        view = await runs.until(first, lambda: _stepped(first, run_id), None, "")
+        if view.step:
+            clock.first_step = clock.now()
+        say(f"{run_id} trains on {first.name}")
+        yield fleet, first, run_id, clock
+
+
+async def _launch(session: Session, steps: int | None, say: Say) -> str:
+    settings = [f"run.nproc_per_node={RANKS}", f'run.python="{sys.executable}"']
+    if steps is not None:
+        settings.append(f"train.steps={steps}")
+    gpus = session.view.sample.gpu.gpus if session.view.sample else ()
+    if len(gpus) < RANKS:
+        settings.append("train.device=cpu")
+    profile = schema.load(library.find(PROFILE), settings)
+    say(f"launching {PROFILE} with {RANKS} ranks on {session.name}")
+    spec = runs.spec_from_profile(profile, runs.new_run_id(profile.name))
+    result = await runs.launch(session, spec, runs.actor())
+    return result.run
+
+
+def _stepped(session: Session, run_id: str) -> RunView | None:
+    """The run once all its ranks have taken a step, or it has ended."""
+    view = session.view.runs.get(run_id)
+    if view is None or (view.live and not (len(view.ranks) == RANKS and view.step)):
+        return None
+    return view
+
+
+async def _stop(session: Session, run_id: str) -> None:
+    """End the run, so that nothing of it writes while its files are removed."""
+    view = session.view.runs.get(run_id)
+    if session.live and view is not None and view.live:
+        with contextlib.suppress(EncampError):  # what is left is ended with its host
+            await session.request(
+                "stop", {"run": run_id, "actor": "demo", "grace_seconds": STOP_GRACE_SECONDS}
+            )
+
+
+async def _rank(session: Session, view: RunView, number: int) -> dict[str, Any]:
+    sample = view.ranks[number].sample
+    params = {"run": view.id, "attempt": view.info.attempt, "rank": number, "limit": 1000}
+    records = (await session.request("progress", params)).get("records")
+    losses = [
+        record["loss"]
+        for record in (records if isinstance(records, list) else [])
+        if isinstance(record, dict) and isinstance(record.get("loss"), int | float)
+    ]
+    return {
+        "rank": number,
+        "step": sample.step,
+        "loss_first": losses[0] if losses else None,
+        "loss_last": losses[-1] if losses else None,
+        "log_bytes": sample.log_bytes,
+    }
+
+
+def _ssh_command(server: EmbeddedHost) -> str:
+    """What a provider's page would show for it."""
+    return f"ssh -p {server.port} -i {server.client_key} -o IdentitiesOnly=yes demo@{server.address}"
+
+
+def _environment() -> dict[str, str]:
+    """What the hosts' commands get, so that the interpreter with torch works there too."""
+    base = site.getuserbase()  # else a torch installed with pip --user would be looked for in the host's home
+    return {"PYTHONUSERBASE": base} if base else {}
+
+
+@contextlib.contextmanager
+def _own_folders() -> Iterator[None]:
+    """An engineer's machine of its own for the body: nothing of the user's is read or written."""
+    folder = Path(tempfile.mkdtemp(prefix="encamp-demo-"))
+    values = {
+        "ENCAMP_CONFIG_DIR": str(folder / "config"),
+        "ENCAMP_STATE_DIR": str(folder / "state"),
+        "HOME": str(folder),
+    }
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        shutil.rmtree(folder, ignore_errors=True)
