@@ -12,7 +12,7 @@ import select
 import sys
 import time
 
-from . import instance, paths, process, version
+from . import instance, paths, version
 
 EXIT_HOME = 91
 """ENCAMP_HOME cannot be used."""
@@ -154,6 +154,8 @@ def _remove(holder: instance.Holder | None) -> None:
     """End a daemon that does not answer. Runs have supervisors of their own and go on. Raises Silent."""
     if holder is None:
         raise Silent(f"another process holds {os.path.abspath(instance.LOCK)} and does not answer")
+    from . import process
+
     if holder.boot_id != process.boot_id():
         raise Silent(
             f"{os.getcwd()} is in use by the daemon of another machine: "

@@ -16,7 +16,7 @@ import select
 import sys
 import time
 
-from . import process, version
+from . import version
 
 SOCKET = "agent.sock"
 LOCK = "agent.lock"
@@ -29,15 +29,6 @@ START_FROM_SOURCE = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); "
     "from agent.__main__ import main; sys.exit(main(sys.argv[1:]))"
 )
-
-ATTEMPT_VARIABLES = (
-    "ENCAMP_RUN",
-    "ENCAMP_ATTEMPT",
-    "ENCAMP_RUN_DIR",
-    "ENCAMP_ATTEMPT_DIR",
-    "ENCAMP_RANK_DIR",
-)
-"""Set in every process of an attempt, and what marks it to be ended with it: a daemon must not carry them."""
 
 PROTOCOL_MAJOR = 1
 """`wire.PROTOCOL[0]`, repeated here because importing `wire` costs more than the whole relay."""
@@ -68,6 +59,8 @@ class Holder:
 
     def alive(self) -> bool:
         """Whether that very process still runs on this machine."""
+        from . import process  # not needed, and not paid for, on the ordinary way through the relay
+
         return self.boot_id == process.boot_id() and process.alive(self.pid, self.start_time)
 
 
@@ -143,6 +136,8 @@ def take_lock() -> int | None:
 
 def sign_lock(lock: int) -> Holder:
     """Write who we are into the lock file. Raises OSError."""
+    from . import process
+
     pid = os.getpid()
     started = process.start_time(pid) or 0
     holder = Holder(pid, started, process.boot_id() or "-", build_id(), version.VERSION, PROTOCOL_MAJOR)
@@ -209,8 +204,9 @@ def _become_daemon(lock: int, report: int) -> None:
                 os.close(int(name))
             except OSError:
                 pass  # the descriptor that listed the directory
-    for variable in ATTEMPT_VARIABLES:
-        os.environ.pop(variable, None)
+    for variable in list(os.environ):
+        if variable.startswith("ENCAMP_") and variable != "ENCAMP_HOME":
+            del os.environ[variable]  # they mark what belongs to an attempt and is ended with it
     command = agent_command("daemon", "--lock", "3", "--ready", "4")
     os.execv(command[0], command)
 

@@ -58,7 +58,7 @@ class Viewer(asyncio.Protocol):
         """Progress and changes that were not sent because the viewer was slow."""
         self._hub = hub
         self._transport: Optional[asyncio.Transport] = None
-        self._loop = asyncio.get_event_loop()
+        self._loop = asyncio.get_running_loop()
         self._partial = b""
         self._skipping = False
         self._lines: Deque[bytes] = collections.deque()
@@ -113,7 +113,7 @@ class Viewer(asyncio.Protocol):
         self._paused = False
         if self._stall is not None:
             self._stall.cancel()
-        self._pump()
+        self._wake()
 
     def abort(self) -> None:
         """Close the connection without sending what is left."""

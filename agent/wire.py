@@ -55,16 +55,17 @@ RUN_STATES = (*LIVE_STATES, *END_STATES, "unreachable")
 """States of a run. `unreachable` is the viewer's: its host cannot be asked at the moment."""
 
 RANK_STATES = ("starting", "running", "exited", "lost")
-"""`exited`: its end was recorded, see `exit_code`. `lost`: gone without a word (power cut, SIGKILL by others)."""
+"""`exited`: its end was recorded, see `exit_code`. `lost`: gone without a word (power cut, SIGKILL)."""
 
 GPU_STATES = (
-    "ok", "none", "starting", "not-loaded", "no-permission", "blocked", "mismatch", "lost", "reset-required", "hung", "error",
+    "ok", "none", "starting", "not-loaded", "no-permission", "blocked", "mismatch", "lost", "reset-required",
+    "hung", "error",
 )  # fmt: skip
 """State of the NVIDIA driver, or of one GPU. `none` is a machine without NVIDIA GPUs: not a fault."""
 
 Scalar = Union[None, bool, int, float, str]
 Record = Dict[str, Scalar]
-"""One line of a rank's progress: `step`, `loss`, `tokens_per_second`, ... NaN and infinity come as strings."""
+"""A line of a rank's progress: `step`, `loss`, `tokens_per_second`, ... NaN and infinity come as strings."""
 
 
 class WireError(ValueError):
@@ -308,7 +309,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Log:
-    """`data` is base64 of the bytes of the stream's file from `offset` on; see `payload` and `log_message`."""
+    """`data` is base64 of the bytes of the stream's file from `offset` on: see `payload`, `log_message`."""
 
     run: str
     attempt: int
@@ -319,7 +320,7 @@ class Log:
 
 @dataclasses.dataclass(frozen=True)
 class Gap:
-    """Bytes [start, end) of a followed stream were not sent because the viewer was slow: fetch when needed."""
+    """Bytes [start, end) of a followed stream were not sent, as the viewer was slow: fetch when needed."""
 
     run: str
     attempt: int
@@ -381,7 +382,7 @@ T = TypeVar("T")
 
 
 def encode(message: Message) -> bytes:
-    """Return `message` as one line. Raises WireError when that is over `MAX_LINE` or holds NaN or infinity."""
+    """Return `message` as one line. Raises WireError when it is over `MAX_LINE` or holds NaN or infinity."""
     fields = dataclasses.asdict(message)
     fields["kind"] = kind = type(message).__name__.lower()
     try:
@@ -443,7 +444,7 @@ def from_json(cls: Type[T], value: Any, where: str = "") -> T:
     if not isinstance(value, dict):
         raise WireError(f"{where} is not an object")
     arguments = {}
-    for name, hint, required in _fields(cls):
+    for name, hint, required in _fields(cls):  # type: ignore[arg-type]  # typeshed: a class is hashable
         if name in value:
             limit = MAX_LINE if name == "data" else MAX_TEXT
             arguments[name] = _check(hint, value[name], f"{where}.{name}", limit)
@@ -495,7 +496,8 @@ def _check(hint: Any, value: Any, where: str, limit: int = MAX_TEXT) -> Any:
     if hint is float:
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise WireError(f"{where} is not a number")
-        if not -MAX_FLOAT <= value <= MAX_FLOAT:  # a float() of a longer integer would raise; NaN fails this too
+        # NaN fails this too, and so does an integer of which float() would raise.
+        if not -MAX_FLOAT <= value <= MAX_FLOAT:
             raise WireError(f"{where} is not a finite number")
         return float(value)
     origin = typing.get_origin(hint)

@@ -1,0 +1,120 @@
+"""agent.pyz: the same bytes from the same sources, small, and at home under every Python of a host."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+from agent_client import agent_bundle
+
+from agent import bundle, version
+
+LIMIT = 150 * 1024
+
+TOO_OLD = sorted(
+    str(path)
+    for path in Path.home().glob(".pyenv/versions/*/bin/python")
+    if path.parts[-3].startswith(("2.", "3.6.", "3.7."))
+)
+
+
+@pytest.fixture(scope="module")
+def pyz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / f"{agent_bundle().sha256}.pyz"
+    path.write_bytes(agent_bundle().data)
+    return path
+
+
+def test_the_size_stays_under_its_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    size = len(agent_bundle().data)
+    with capsys.disabled():
+        print(f" agent.pyz: {size} bytes, {100 * size / LIMIT:.0f} % of the limit ", end="")
+    assert size <= LIMIT
+
+
+def test_two_builds_are_the_same_bytes() -> None:
+    first, second = bundle.build(), bundle.build()
+    assert first == second
+    assert first.sha256 == hashlib.sha256(first.data).hexdigest()
+
+
+def test_what_is_in_it_and_what_is_not() -> None:
+    with zipfile.ZipFile(io.BytesIO(agent_bundle().data)) as archive:
+        entries = archive.infolist()
+        assert not agent_bundle().data.startswith(b"#!")
+        assert archive.read("agent/wire.py") == Path(bundle.__file__).with_name("wire.py").read_bytes()
+    names = [entry.filename for entry in entries]
+    assert names == sorted(names)
+    assert {"__main__.py", "pynvml.py", "agent/__init__.py", "agent/daemon.py"} <= set(names)
+    assert not [name for name in names if "test" in name or not name.endswith(".py") or "bundle" in name]
+    assert {entry.date_time for entry in entries} == {bundle.EPOCH}
+
+
+def test_the_cache_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tmp_path / "cache"
+    built = bundle.build(str(cache))
+    assert [path.name.split("-")[1] for path in cache.iterdir()] == [f"{built.sha256}.pyz"]
+    with monkeypatch.context() as patch:
+        patch.setattr(zipfile, "ZipFile", None)
+        assert bundle.build(str(cache)) == built
+    kept = next(cache.iterdir())
+    kept.write_bytes(b"broken")
+    assert bundle.build(str(cache)) == built
+    assert kept.read_bytes() == built.data
+
+    changed = tmp_path / "pynvml.py"
+    changed.write_bytes(b"def _nvmlGetFunctionPointer(): pass\n")
+    monkeypatch.setattr(bundle, "_find_pynvml", lambda: str(changed))
+    other = bundle.build(str(cache))
+    assert other.sha256 != built.sha256
+    assert [path.read_bytes() for path in cache.iterdir()] == [other.data], "only the newest is kept"
+
+
+def test_a_pynvml_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(bundle.BundleError, match="is not NVIDIA's"):
+        bundle.build()
+
+
+def test_it_runs_under_every_python(pyz: Path, python: str) -> None:
+    for flags in (("-I", "-S"), ()):
+        done = subprocess.run(
+            [python, *flags, str(pyz), "version"], capture_output=True, check=False, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == f"{version.VERSION} {agent_bundle().sha256}\n"
+        assert done.stderr == ""
+
+
+def test_every_module_imports_under_every_python(pyz: Path, python: str) -> None:
+    with zipfile.ZipFile(pyz) as archive:
+        modules = [name[:-3].replace("/", ".") for name in archive.namelist() if name.startswith("agent/")]
+    alone = {
+        "agent.__init__",
+        "agent.__main__",
+        "agent.rank",
+    }  # rank.py runs as a file under the user's Python
+    code = "; ".join(f"import {name}" for name in modules if name not in alone)
+    done = subprocess.run(
+        [python, "-I", "-S", "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(pyz)!r}); {code}"],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not TOO_OLD, reason="no Python older than 3.8 on this machine")
+@pytest.mark.parametrize("old", TOO_OLD, ids=[path.split("/")[-3] for path in TOO_OLD])
+def test_a_python_that_is_too_old_gets_a_sentence(pyz: Path, old: str) -> None:
+    for command in (["version"], ["connect", "--nonce", "aa"], []):
+        done = subprocess.run([old, str(pyz), *command], capture_output=True, check=False, text=True)
+        assert done.returncode == 97
+        assert done.stdout == ""
+        assert done.stderr.startswith("encamp needs Python 3.8 or newer; ")
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,255 @@
+"""The relay: start, race, hand-over, hang-ups and half-closes, each with the real daemon."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from agent_client import NONCE, AgentHost, agent_bundle, gone, kill
+from waiting import wait_until
+
+from agent import connect, instance, process, wire
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[AgentHost]:
+    host = AgentHost(str(tmp_path / "home"))
+    yield host
+    host.close()
+
+
+def test_the_first_connection_starts_the_daemon_and_the_next_finds_it(host: AgentHost) -> None:
+    first = host.connect()
+    kinds = [type(message) for message in first.seen]
+    assert kinds[:2] == [wire.Hello, wire.Sample]
+    assert kinds[-1] is wire.Ready
+    assert first.hello.build == agent_bundle().sha256
+    assert first.hello.home == host.home
+    second = host.connect()
+    assert second.hello.pid == first.hello.pid
+    assert second.hello.host_id == first.hello.host_id
+    assert first.request("ping")["time"] > 1e9
+
+
+def test_the_home_is_made_private(host: AgentHost) -> None:
+    Path(host.home).chmod(0o755)
+    host.connect()
+    assert Path(host.home).stat().st_mode & 0o777 == 0o700
+    assert Path(host.home, instance.SOCKET).stat().st_mode & 0o777 == 0o600
+
+
+def test_relays_that_race_get_one_daemon(host: AgentHost) -> None:
+    relays = [host.relay() for _ in range(5)]
+    pids = set()
+    for relay in relays:
+        assert relay.line() == NONCE.encode() + b"\n"
+        relay.expect(wire.Ready)
+        pids.add(relay.hello.pid)
+    assert len(pids) == 1
+    assert host.log().count("is ready") == 1
+    assert "running already" not in host.log()
+
+
+def test_a_path_too_long_for_a_unix_socket(tmp_path: Path) -> None:
+    home = tmp_path / ("long" * 30) / ("longer" * 20)
+    host = AgentHost(str(home))
+    try:
+        assert host.connect().hello.home == str(home)
+    finally:
+        host.close()
+
+
+def test_a_stale_socket_and_a_stale_lock(host: AgentHost) -> None:
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(f"{host.home}/{instance.SOCKET}")
+    stale.close()
+    Path(host.home, instance.LOCK).write_text("12345 1 no-boot 0 9.9.9 9\n")
+    assert host.connect().request("ping")
+
+
+def test_a_killed_daemon_is_replaced_on_the_next_connect(host: AgentHost) -> None:
+    first = host.connect()
+    os.kill(first.hello.pid, signal.SIGKILL)
+    assert first.wait() == connect.EXIT_ENDED
+    again = host.connect("--keep")
+    assert again.hello.pid != first.hello.pid
+    assert again.hello.host_id == first.hello.host_id
+
+
+def test_a_daemon_that_hangs_is_replaced(host: AgentHost) -> None:
+    pid = host.connect().hello.pid
+    os.kill(pid, signal.SIGSTOP)
+    relay = _relay_in_process(host, "import agent.connect as c; c.HELLO_SECONDS = 0.3")
+    try:
+        assert relay.returncode is None
+        wait_until(lambda: gone(pid), 10, "the hanging daemon is removed")
+    finally:
+        kill(pid)
+        relay.kill()
+        relay.communicate()
+    assert host.connect().hello.pid != pid
+
+
+def test_another_build_takes_over_and_keep_leaves_it_alone(host: AgentHost) -> None:
+    old = host.connect()
+    data = agent_bundle().data + b"\0"  # a zip file may be followed by anything: the same code, another build
+    other = host.install(data, "f" * 64)
+    kept = host.connect("--keep", pyz=other)
+    assert kept.hello.pid == old.hello.pid
+    new = host.connect(pyz=other)
+    assert new.hello.build == "f" * 64
+    assert new.hello.pid != old.hello.pid
+    assert old.wait() == kept.wait() == connect.EXIT_ENDED
+    assert host.connect("--keep").hello.pid == new.hello.pid, "who reconnects does not throw out the new one"
+    wait_until(lambda: gone(old.hello.pid), 5, "the old daemon is gone")
+
+
+@pytest.mark.parametrize(
+    ("build", "release", "major", "keep", "expected"),
+    [
+        ("ours", "0.1.0", 1, False, True),
+        ("theirs", "0.1.0", 1, False, False),
+        ("theirs", "0.0.9", 1, False, False),
+        ("theirs", "0.1.1", 1, False, True),
+        ("theirs", "0.10", 2, False, True),
+        ("theirs", "0.1.0", 1, True, True),
+        ("theirs", "0.1.0", 2, True, False),
+        ("theirs", "0.2.0", 2, True, True),
+    ],
+)
+def test_who_makes_room_for_whom(
+    monkeypatch: pytest.MonkeyPatch, build: str, release: str, major: int, keep: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(instance, "build_id", lambda: "ours")
+    monkeypatch.setattr(connect.version, "VERSION", "0.1.0")
+    assert connect.acceptable(instance.Holder(1, 1, "", build, release, major), keep) is expected
+
+
+def test_the_protocol_of_relay_and_wire_is_one() -> None:
+    assert wire.PROTOCOL[0] == instance.PROTOCOL_MAJOR
+    assert wire.decode(connect.RETIRE) == wire.Request(0, "retire", {})
+
+
+def test_answers_still_arrive_after_our_end_of_input(host: AgentHost) -> None:
+    viewer = host.connect()
+    number = viewer.ask("ping")
+    viewer.end_input()
+    assert viewer.answer(number)
+    while viewer.line():
+        pass
+    assert viewer.wait() == 0
+
+
+def test_the_relay_goes_when_nobody_reads_any_more(host: AgentHost) -> None:
+    viewer = host.connect()
+    assert viewer.relay.stdout is not None
+    viewer.relay.stdout.close()
+    assert viewer.wait(5) == 0
+
+
+def test_the_daemon_survives_what_started_it(host: AgentHost) -> None:
+    viewer = host.connect()
+    pid = viewer.hello.pid
+    viewer.close()
+    assert process.alive(pid, process.start_time(pid) or 0)
+    status = Path(f"/proc/{pid}/status").read_text()
+    assert os.getsid(pid) == os.getpgid(pid) != os.getsid(0)
+    assert f"PPid:\t{viewer.relay.pid}" not in status
+    targets = {fd.name: str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
+    assert targets["0"] == "/dev/null"
+    assert targets["1"] == targets["2"] == f"{host.home}/agent.log"
+    assert not [target for target in targets.values() if target.startswith("pipe:")]
+
+
+def test_the_marks_of_an_attempt_do_not_reach_the_daemon(
+    host: AgentHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCAMP_RUN", "outer")
+    monkeypatch.setenv("ENCAMP_ATTEMPT", "1")
+    pid = host.connect().hello.pid
+    names = {entry.partition(b"=")[0] for entry in process.environ(pid)}
+    assert b"ENCAMP_HOME" in names
+    assert not names & {b"ENCAMP_RUN", b"ENCAMP_ATTEMPT"}
+
+
+class TestRefusals:
+    """Each is the nonce, one sentence on standard error, and a code of its own."""
+
+    def test_a_home_that_is_a_file(self, host: AgentHost, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("")
+        self.refused(host, str(tmp_path / "file"), connect.EXIT_HOME, "cannot use")
+
+    def test_a_home_that_cannot_be_made(self, host: AgentHost) -> None:
+        self.refused(host, "/proc/encamp", connect.EXIT_HOME, "cannot use /proc/encamp")
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+    def test_a_home_of_somebody_else(self, host: AgentHost, tmp_path: Path) -> None:
+        theirs = tmp_path / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 12345, 12345)
+        self.refused(host, str(theirs), connect.EXIT_HOME, "belongs to user 12345")
+
+    def test_a_daemon_that_does_not_start(self, host: AgentHost) -> None:
+        Path(host.home, "host.json").mkdir()
+        self.refused(host, host.home, connect.EXIT_START, "daemon ended at once: IsADirectoryError")
+
+    def test_a_lock_held_by_a_stranger(self, host: AgentHost) -> None:
+        code = (
+            "import sys, agent.instance as i, agent.connect as c\n"
+            "i.START_SECONDS = 0.3\n"
+            "i.enter_home(sys.argv[1])\n"
+            "lock = i.take_lock()\n"
+            "import os; pid = os.fork()\n"
+            "if pid == 0: os.close(lock); os._exit(c.main(['--nonce', 'aa']))\n"
+            "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, host.home],
+            capture_output=True,
+            check=False,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        assert done.returncode == connect.EXIT_SILENT
+        assert "another process holds" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("arguments", [(), ("--nonce",), ("--nonce", "xyz"), ("--nonce", "aa", "--loud")])
+    def test_wrong_usage(self, host: AgentHost, arguments: tuple[str, ...]) -> None:
+        done = subprocess.run(
+            host.command("connect", *arguments), capture_output=True, check=False, text=True
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("encamp: connect ")
+
+    @staticmethod
+    def refused(host: AgentHost, home: str, code: int, words: str) -> None:
+        host.home, before = home, host.home
+        try:
+            relay = host.relay()
+        finally:
+            host.home = before
+        assert relay.line() == NONCE.encode() + b"\n"
+        assert relay.line() == b""
+        assert relay.wait() == code
+        complaint = relay.complaint()
+        assert complaint.startswith("encamp: ")
+        assert words in complaint
+        assert complaint.count("\n") == 1, complaint
+
+
+def _relay_in_process(host: AgentHost, prepare: str) -> subprocess.Popen[bytes]:
+    """A relay with other constants."""
+    code = f"import sys; sys.path.insert(0, {host.pyz!r}); {prepare}; sys.exit(c.main(['--nonce', 'aa']))"
+    return subprocess.Popen(
+        [host.python, "-I", "-S", "-c", code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=host.environment(),
+    )
