@@ -1,7 +1,8 @@
 /* A stand-in for NVIDIA's libnvidia-ml.so.1: the functions encamp calls, answering from a shared file.
  *
- * The file is named by ENCAMP_FAKE_NVML and laid out as `struct state`; tests/fakes/nvml.py declares the same
+ * The file is named by FAKE_NVML_STATE and laid out as `struct state`; tests/fakes/nvml.py declares the same
  * layout and writes to it while the library is in use, so that a test changes a running "GPU".
+ * (The name does not begin with ENCAMP_, because the daemon passes on none of those.)
  * Built with -DWITHOUT_MEMORY_V2 it is an old driver: the symbol is not there at all.
  */
 #include <fcntl.h>
@@ -104,7 +105,7 @@ int nvmlInitWithFlags(unsigned int flags)
 {
     (void)flags;
     if (state == NULL) {
-        const char *path = getenv("ENCAMP_FAKE_NVML");
+        const char *path = getenv("FAKE_NVML_STATE");
         int file = path == NULL ? -1 : open(path, O_RDWR | O_CLOEXEC);
         if (file < 0)
             return DRIVER_NOT_LOADED;

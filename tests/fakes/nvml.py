@@ -117,7 +117,7 @@ class FakeNvml:
 
     def environment(self) -> dict[str, str]:
         """What a process needs in its environment to see these GPUs instead of the machine's own."""
-        return {"LD_LIBRARY_PATH": str(self.library.parent), "ENCAMP_FAKE_NVML": str(self.state_file)}
+        return {"LD_LIBRARY_PATH": str(self.library.parent), "FAKE_NVML_STATE": str(self.state_file)}
 
     @property
     def calls(self) -> int:
