@@ -154,6 +154,7 @@ async def test_an_outage_is_survived_and_its_bytes_have_no_arrival_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(log_feed, "FIRST_RETRY", 60.0)
+    monkeypatch.setattr(log_feed, "BACKLOG_SECONDS", 0.0)
     source = MemorySource(lines(10_000))
     async with running(source) as feed:
         source.write(b"seen\n")

@@ -22,6 +22,10 @@ FIRST_RETRY, LAST_RETRY = 0.5, 8.0
 """Seconds until the source is asked again after a failure: the wait doubles up to the last."""
 
 
+BACKLOG_SECONDS = 1.0
+"""What comes this soon after an outage may have been written during it."""
+
+
 class Toward(Enum):
     """Which side of a place is wanted first."""
 
@@ -63,6 +67,7 @@ class LogFeed:
         self._unwatched = False
         """What comes next was written while the host could not be asked."""
         self._troubled = False
+        self._backlog_until = 0.0
 
     # --- the sink of the followed stream ------------------------------------------------------------
 
@@ -72,10 +77,13 @@ class LogFeed:
         if not self._unwatched:
             self.window.add(offset, data, time.time())
             return
-        # What was written during an outage comes in full chunks; the first smaller one is the last of it.
+        # What was written during an outage comes at once when it is over; then the stream goes on as before.
         self.window.unwatched(offset)
         self.window.add(offset, data)
-        self._unwatched = len(data) >= CHUNK_BYTES // 2
+        now = time.monotonic()
+        self._backlog_until = self._backlog_until or now + BACKLOG_SECONDS
+        if now >= self._backlog_until and len(data) < CHUNK_BYTES // 2:
+            self._unwatched, self._backlog_until = False, 0.0
 
     def gap(self, start: int, end: int) -> None:
         """Take note of bytes that were written but not sent."""
@@ -111,6 +119,7 @@ class LogFeed:
         condition = self.source.condition()
         if condition.trouble:
             self._unwatched = self._troubled = True
+            self._backlog_until = 0.0
         elif self._troubled:
             self._troubled = False
             self._wake.set()
