@@ -1,8 +1,8 @@
 """Real OpenSSH servers on loopback: own keys, own home, own user database, and the faults of rented hosts.
 
 A server runs as root in a mount namespace of its own, where /etc/passwd and /etc/shadow are copies that give
-the login user a temporary home, a shell and a password. Nothing of the machine is changed, and everything
-that was started from a home ends with it.
+the login user a temporary home, a shell and a password, and /var/tmp is its own. Nothing of the machine is
+changed, and everything that was started from a home ends with it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _PASSWORD_HASH = (
 
 _NAMESPACE = (
     "mount --bind {etc}/passwd /etc/passwd && mount --bind {etc}/shadow /etc/shadow"
-    " && exec {sshd} -D -e -f {etc}/sshd_config"
+    " && mount -t tmpfs -o mode=1777 tmpfs /var/tmp"
+    "{mounts} && exec {sshd} -D -e -f {etc}/sshd_config"
 )
 
 
@@ -54,6 +55,10 @@ class Options:
     """More lines for sshd_config; the first value of a setting counts, and these come first."""
     environment: tuple[str, ...] = ()
     """NAME=value for the sessions."""
+    mounts: tuple[tuple[str, str], ...] = ()
+    """Folders in the home to mount a memory file system on, with its options: `(".encamp", "size=64k")`."""
+    keys_elsewhere: bool = False
+    """authorized_keys does not lie in the home, which may then be mounted over."""
 
 
 class Sshd:
@@ -70,6 +75,8 @@ class Sshd:
         self.port = _free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self._etc = self.folder / "etc"
+        keys = self._etc if self.options.keys_elsewhere else self.home / ".ssh"
+        self.authorized = keys / "authorized_keys"
 
     def __enter__(self) -> Sshd:
         try:
@@ -111,7 +118,7 @@ class Sshd:
     def start(self) -> None:
         """Start, or start again after `stop`, on the same port and with the same keys."""
         assert SSHD is not None
-        script = _NAMESPACE.format(etc=self._etc, sshd=SSHD)
+        script = _NAMESPACE.format(etc=self._etc, sshd=SSHD, mounts=self._mounts())
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 ["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
@@ -204,9 +211,9 @@ class Sshd:
         self.home.mkdir()
         _keygen(self.key)
         _keygen(self._etc / "host_key")
-        (self.home / ".ssh").mkdir()
+        self.authorized.parent.mkdir(exist_ok=True)
         public = self.key.with_suffix(".pub").read_text()
-        (self.home / ".ssh" / "authorized_keys").write_text(f"{options.authorized_options} {public}".lstrip())
+        self.authorized.write_text(f"{options.authorized_options} {public}".lstrip())
         (self.home / ".bashrc").write_text(options.bashrc)
         (self._etc / "banner").write_text(options.banner)
         (self._etc / "sshd_config").write_text(self._config())
@@ -223,6 +230,13 @@ class Sshd:
             for path in (self.home, *self.home.rglob("*")):
                 os.chown(path, options.uid, options.uid)
 
+    def _mounts(self) -> str:
+        commands = []
+        for folder, mount_options in self.options.mounts:
+            (self.home / folder).mkdir(exist_ok=True)
+            commands.append(f" && mount -t tmpfs -o mode=700,{mount_options} tmpfs {self.home / folder}")
+        return "".join(commands)
+
     def _config(self) -> str:
         options = self.options
         yes = {True: "yes", False: "no"}
@@ -238,7 +252,7 @@ class Sshd:
             f"PasswordAuthentication {yes[options.password]}",
             f"KbdInteractiveAuthentication {yes[options.keyboard_interactive]}",
             f"PubkeyAuthentication {yes[not (options.password or options.keyboard_interactive)]}",
-            f"AuthorizedKeysFile {self.home}/.ssh/authorized_keys",
+            f"AuthorizedKeysFile {self.authorized}",
             "PrintMotd no",
             "LogLevel VERBOSE",
             f"Banner {self._etc}/banner" if options.banner else "",

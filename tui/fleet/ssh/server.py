@@ -160,7 +160,7 @@ def _tell_end(
 
 
 def end_processes_of(home: Path, grace: float = END_SECONDS) -> None:
-    """End every process whose ENCAMP_HOME lies in `home`, however it was started: first asked, then killed.
+    """End every process that was started in `home`, whatever became of it: first asked, then killed.
 
     Returns when none is left. Raises TimeoutError when one cannot be killed.
     """
@@ -180,16 +180,17 @@ def end_processes_of(home: Path, grace: float = END_SECONDS) -> None:
 
 
 def processes_of(home: Path) -> list[int]:
-    """The processes, other than this one, whose ENCAMP_HOME is `home` or in it. Dead ones do not count."""
-    prefix = f"ENCAMP_HOME={home}".encode()
+    """The processes, other than this one, whose HOME or ENCAMP_HOME is `home` or in it; no dead ones."""
+    folder = os.fsencode(home)
+    inside = tuple(name + folder + end for name in (b"HOME=", b"ENCAMP_HOME=") for end in (b"\0", b"/"))
     found = []
     for process in Path("/proc").iterdir():
         if not process.name.isdigit() or int(process.name) == os.getpid():
             continue
         try:
-            entries = (process / "environ").read_bytes().split(b"\0")
+            environment = b"\0" + (process / "environ").read_bytes()
         except OSError:
             continue  # it has ended, or is another user's
-        if any(entry == prefix or entry.startswith(prefix + b"/") for entry in entries):
+        if any(b"\0" + entry in environment for entry in inside):
             found.append(int(process.name))
     return found
