@@ -100,8 +100,8 @@ class _Reader:
         name = self.take(table, "name", default_name(self.where), self.name)
         description = self.take(table, "description", "", _is_string)
         run = self.run(self.section(table, "run"))
-        env = self.env(self.section(table, "env"))
-        train = self.train(self.section(table, "train"))
+        env = self.env(self.section(table, "env") or {})
+        train = self.train(self.section(table, "train") or {})
         if train and (run.script is not None or run.module is not None):
             self.fault(
                 "train", ABSENT, "only goes with run.task; a script or module gets its options from run.args"
@@ -110,7 +110,9 @@ class _Reader:
             raise ProfileError(self.faults)
         return Profile(name=name, file=self.where, run=run, description=description, env=env, train=train)
 
-    def run(self, table: Table) -> RunSection:
+    def run(self, table: Table | None) -> RunSection:
+        if table is None:
+            return RunSection()
         self.unknown("run", table, RUN_KEYS)
         present = [key for key in TARGETS if key in table]
         if len(present) != 1:
@@ -165,12 +167,12 @@ class _Reader:
             if name in known
         }
 
-    def section(self, table: Table, name: str) -> Table:
+    def section(self, table: Table, name: str) -> Table | None:
         value = table.get(name, {})
         if isinstance(value, dict):
             return value
         self.fault(name, value, f"must be a table: a line [{name}] and its keys below")
-        return {}
+        return None
 
     def take(self, table: Table, key: str, default: Any, problem: Callable[[object], str | None]) -> Any:
         """The checked value of the last part of `key`, or `default` when it is absent or wrong."""
