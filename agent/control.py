@@ -73,7 +73,7 @@ def launch(
             "created": time.time(),
         }
         files.write_json(paths.run_file(home, spec.run), values)
-        attempt = _create(home, spec, 1, command)
+        attempt = create(home, spec, 1, command)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise _unwritable(error) from error
@@ -96,7 +96,7 @@ def restart(home: str, run: str, actor: str, *, gpus: int = 0, cores: Optional[i
     number = before.number + 1
     command = launching.resolve(home, spec, number, gpus=gpus, cores=cores)
     try:
-        attempt = _create(home, spec, number, command)
+        attempt = create(home, spec, number, command)
     except FileExistsError:
         raise RunError("busy", f"attempt {number} of {run} is just being started by somebody else") from None
     except OSError as error:
@@ -191,7 +191,7 @@ def _unwritable(error: OSError) -> RunError:
     )
 
 
-def _create(home: str, spec: wire.LaunchSpec, number: int, command: launching.Command) -> Attempt:
+def create(home: str, spec: wire.LaunchSpec, number: int, command: launching.Command) -> Attempt:
     """Claim the attempt's number and write all that its supervisor needs. Raises OSError."""
     attempt = Attempt(home, spec.run, number)
     files.make_dirs(paths.attempts_dir(home, spec.run))

@@ -13,23 +13,25 @@ from . import environment, files, process
 
 
 class Tree:
-    """The processes of one attempt. `env` is what the attempt's processes were given by us."""
+    """The processes of one attempt. `env` is what they were given by us.
 
-    def __init__(self, attempt_dir: str, env: dict[str, str]) -> None:
+    `supervisor` is the attempt's supervisor, which is none of them, but whose children all are: the launcher
+    and whatever has lost its parent.
+    """
+
+    def __init__(self, attempt_dir: str, env: dict[str, str], supervisor: int | None = None) -> None:
         self._dir = attempt_dir
+        self._supervisor = set() if supervisor is None else {supervisor}
         self._marks = {name: env[name] for name in environment.MARKS if name in env}
 
     def members(self) -> dict[int, int]:
-        """pid -> start time of all living processes of the attempt, this one excepted.
-
-        This process's own children count: they are the launcher and whatever lost its parent.
-        """
+        """pid -> start time of all living processes of the attempt."""
         found = self._named()
         if self._marks:
             found.update(process.marked(self._marks))
-        me = os.getpid()
-        found.update(process.descendants({me, *found}))
-        found.pop(me, None)
+        found.update(process.descendants({*self._supervisor, *found}))
+        for pid in self._supervisor:
+            found.pop(pid, None)
         return found
 
     def _named(self) -> dict[int, int]:

@@ -89,7 +89,7 @@ class Supervisor:
         self._launcher_name = str(resolved.get("launcher") or "the launcher")
         self._nproc = _int(resolved.get("nproc_per_node")) or 1
         self._default_grace = _number(spec.get("stop_grace_seconds"), 30.0)
-        self._tree = reap.Tree(attempt_dir, self._env)
+        self._tree = reap.Tree(attempt_dir, self._env, os.getpid())
         self._launcher = (0, 0)
         self._ours = True
         """Whether the launcher is our child, so that we learn its exit code."""
@@ -255,6 +255,12 @@ class Supervisor:
         reason = self._reason(stop, left)
         reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
         values = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
+        name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
+        event = {"time": time.time(), "name": name, "actor": "supervisor", "text": reason}
+        try:
+            files.append_json_line(self._path("events.jsonl"), event)
+        except OSError:
+            pass  # a full disk; exit.json says the same, later
         while True:
             try:
                 files.write_json(self._path("exit.json"), values)
@@ -263,12 +269,6 @@ class Supervisor:
                 if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                     raise
             time.sleep(RETRY_SECONDS)
-        name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
-        event = {"time": time.time(), "name": name, "actor": "supervisor", "text": reason}
-        try:
-            files.append_json_line(self._path("events.jsonl"), event)
-        except OSError:
-            pass  # exit.json says the same
 
     def _code_from_ranks(self) -> int | None:
         """0 when every rank says that it ended well; else nobody knows how the launcher ended."""

@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from attempts import Lab
 
 OLDEST = (3, 8)
 
@@ -55,3 +57,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def scripts() -> Path:
     """The folder of the plain user scripts."""
     return Path(__file__).parent.parent / "scripts"
+
+
+@pytest.fixture
+def lab(home: str, tmp_path: Path) -> Iterator[Lab]:
+    """Makes attempts whose supervisors, launchers and ranks run under the Python of the tests."""
+    laboratory = Lab(home, tmp_path)
+    yield laboratory
+    laboratory.close()
