@@ -288,7 +288,7 @@ def test_sigterm_to_the_supervisor_alone_ends_the_attempt_as_failed(lab: Lab) ->
     assert condition.reason.startswith("the supervisor was told to end (SIGTERM): is the host shutting down?")
 
 
-# --- supervisors that are killed -----------------------------------------------------------------------------
+# --- supervisors that are killed ---------------------------------------------------------------------------
 
 
 def test_without_a_supervisor_a_run_goes_on_unwatched(lab: Lab) -> None:

@@ -1,8 +1,8 @@
 """A rank that does what its arguments say: each is `WORD` for all ranks, or `RANK:WORD` for one of them.
 
 Words: say=TEXT, exit=CODE, now=CODE (without cleaning up), raise=TEXT, wait (until the file `go` appears in
-the working directory), forever, deaf (ignores SIGTERM), gentle (ends with code 0 on SIGTERM), orphan (leaves a
-child behind that has a session of its own), nameless (the same with an empty environment), kill (SIGKILL to
+the working directory), forever, deaf (ignores SIGTERM), gentle (ends with code 0 on SIGTERM), orphan (leaves
+a child behind that has a session of its own), nameless (the same with an empty environment), kill (SIGKILL to
 itself).
 """
 
