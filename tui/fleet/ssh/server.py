@@ -47,6 +47,7 @@ class EmbeddedHost:
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self._connections: set[asyncssh.SSHServerConnection] = set()
         self._commands: set[subprocess.Popen[bytes]] = set()
+        self._serving: set[asyncio.Task[object]] = set()
 
     @property
     def host(self) -> Host:
@@ -80,6 +81,8 @@ class EmbeddedHost:
         for command in list(self._commands):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(command.pid, signal.SIGKILL)
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=END_SECONDS)
         await asyncio.to_thread(shutil.rmtree, self.folder, ignore_errors=True)
 
     async def _start(self) -> None:
@@ -117,6 +120,9 @@ class EmbeddedHost:
             start_new_session=True,
         )
         self._commands.add(command)
+        serving = asyncio.current_task()
+        assert serving is not None
+        self._serving.add(serving)
         ended = asyncio.Event()
         loop = asyncio.get_running_loop()
         # A thread of its own: commands run as long as connections live, and would fill any pool.
@@ -131,6 +137,10 @@ class EmbeddedHost:
             pass  # the client has gone; the command sees the end of its stdin
         finally:
             self._commands.discard(command)
+            self._serving.discard(serving)
+            # The process has coroutines that only this awaits, and Python complains about those left over.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait_closed(), END_SECONDS)
 
 
 class _Server(asyncssh.SSHServer):
