@@ -11,7 +11,6 @@ discarded, and then a random nonce with the answer:
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import secrets
@@ -25,6 +24,7 @@ from .channel import Stream
 from .errors import HostError, HostUnfit, Unreachable
 from .hosts import Host
 from .installer import TOO_OLD, receiver, shell_command
+from .patience import within
 from .sanitize import printable
 
 START_SECONDS = 30.0
@@ -158,8 +158,8 @@ class _Opening:
     async def answer(self, seconds: float) -> bytes:
         """What follows the next nonce on its line; empty when the relay runs. Raises HostError, _Broken."""
         try:
-            return await asyncio.wait_for(self._answer(), seconds)
-        except asyncio.TimeoutError:
+            return await within(seconds, self._answer())
+        except TimeoutError:
             said = _last_line(self._command.stderr_tail()) or _last_line(self.rest)
             raise HostUnfit(
                 f"The login on {self._host.name} did not get to our command within {seconds:.0f} s"

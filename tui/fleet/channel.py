@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from agent import wire
 
 from .errors import RequestRefused, Unreachable
+from .patience import within
 
 CHUNK = 64 * 1024
 """Bytes asked for in one read."""
@@ -24,7 +25,7 @@ REQUEST_SECONDS = 30.0
 """How long an answer may take unless the caller says otherwise."""
 
 SILENCE_SECONDS = 30.0
-"""An agent sends telemetry every second; one that says nothing for so long hangs, or is not there any more."""
+"""An agent sends telemetry every second; one that says nothing for so long hangs, or is gone."""
 
 
 class Stream(Protocol):
@@ -130,8 +131,8 @@ class AgentChannel:
             raise RequestRefused("too-large", f"The request {method} is too large: {error}.") from error
         self._waiting[number] = waiting
         try:
-            answer = await asyncio.wait_for(self._ask(line, waiting), timeout)
-        except asyncio.TimeoutError:
+            answer = await within(timeout, self._ask(line, waiting))
+        except TimeoutError:
             raise Unreachable(
                 f"The agent did not answer the request {method} within {timeout:.0f} s.",
                 "It may still carry it out: look at the state before asking again.",
@@ -155,8 +156,8 @@ class AgentChannel:
 
     async def _read(self) -> bytes:
         try:
-            return await asyncio.wait_for(self._stream.read(CHUNK), SILENCE_SECONDS)
-        except asyncio.TimeoutError:
+            return await within(SILENCE_SECONDS, self._stream.read(CHUNK))
+        except TimeoutError:
             raise Unreachable(f"The agent has said nothing for {SILENCE_SECONDS:.0f} s.") from None
 
     def _decode(self, line: bytes) -> wire.Message | None:

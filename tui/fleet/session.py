@@ -32,6 +32,7 @@ from .errors import (
 from .follows import Follows, Key
 from .hosts import Host
 from .log_source import LogSink
+from .patience import within
 from .prompts import Prompts
 from .ssh.client import SshClient
 from .store import HostView, Link, Store
@@ -140,8 +141,8 @@ class Session:
             waiter = loop.create_future()
             self._waiters.add(waiter)
             try:
-                await asyncio.wait_for(waiter, None if deadline is None else deadline - loop.time())
-            except asyncio.TimeoutError:
+                await within(None if deadline is None else max(0, deadline - loop.time()), waiter)
+            except TimeoutError:
                 raise self._problem or Unreachable(
                     f"{self.name} was not connected within {timeout:g} s.", "Give it more time."
                 ) from None
@@ -319,9 +320,9 @@ class Session:
         self._show_problem(problem, delay)
         self._wake()
         try:
-            await asyncio.wait_for(self._retry.wait(), delay)
+            await within(delay, self._retry.wait())
             self._show(Link.CONNECTING)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             self._show_problem(problem)
         self._halted = False
 
@@ -329,8 +330,8 @@ class Session:
         link, since = _LINKS.get(type(problem), Link.REFUSED), None
         if problem.retryable:
             since = self._lost_at
-            lost_for = 0.0 if since is None else time.time() - since
-            link = Link.RECONNECTING if since and lost_for < RECONNECTING_SECONDS else Link.UNREACHABLE
+            fresh = since is not None and time.time() - since < RECONNECTING_SECONDS
+            link = Link.RECONNECTING if fresh and self._keep_trying else Link.UNREACHABLE
         retry_at = None if delay is None else time.monotonic() + delay
         self.store.set_link(self.name, link, problem.message, problem.hint, retry_at, since)
 

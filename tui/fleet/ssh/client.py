@@ -17,6 +17,7 @@ import asyncssh
 from .. import paths
 from ..errors import HostError, HostKeyUnknown, Unreachable
 from ..hosts import Host
+from ..patience import within
 from ..prompts import Prompts
 from . import failures
 from .identities import load
@@ -141,8 +142,8 @@ class ExecChannel:
         """Wait for its end and the rest of its stderr, at most `seconds`."""
         await asyncio.wait([self._draining], timeout=seconds)
         try:
-            await asyncio.wait_for(self._process.wait_closed(), seconds)
-        except asyncio.TimeoutError:
+            await within(seconds, self._process.wait_closed())
+        except TimeoutError:
             pass
 
     def stderr_tail(self) -> bytes:
@@ -153,8 +154,8 @@ class ExecChannel:
         """End the command by closing its streams."""
         self._process.close()
         try:
-            await asyncio.wait_for(self._process.wait_closed(), CLOSE_SECONDS)
-        except (asyncio.TimeoutError, asyncssh.Error, OSError):
+            await within(CLOSE_SECONDS, self._process.wait_closed())
+        except (TimeoutError, asyncssh.Error, OSError):
             pass
         self._draining.cancel()
 
@@ -199,13 +200,13 @@ class SshConnection:
     async def open_exec(self, command: str) -> ExecChannel:
         """Start `command` under the user's login shell there, without a terminal. Raises HostError."""
         try:
-            process = await asyncio.wait_for(
+            process = await within(
+                EXEC_SECONDS,
                 self._connection.create_process(
                     command, encoding=None, request_pty=False, x11_forwarding=False
                 ),
-                EXEC_SECONDS,
             )
-        except asyncio.TimeoutError:
+        except TimeoutError:
             raise Unreachable(
                 f"{self._route.endpoint} did not start a command within {EXEC_SECONDS:.0f} s.",
                 "The machine may be overloaded.",
@@ -235,8 +236,8 @@ class SshConnection:
         """Say good-bye, or cut the connection when that takes too long."""
         self._connection.close()
         try:
-            await asyncio.wait_for(self._connection.wait_closed(), CLOSE_SECONDS)
-        except (asyncio.TimeoutError, asyncssh.Error, OSError):
+            await within(CLOSE_SECONDS, self._connection.wait_closed())
+        except (TimeoutError, asyncssh.Error, OSError):
             self.abort()
         if self._bastion is not None:
             await self._bastion.close()
