@@ -110,8 +110,9 @@ def restart(home: str, run: str, actor: str, *, gpus: int = 0, cores: Optional[i
 def stop(home: str, run: str, actor: str, grace_seconds: Optional[float] = None) -> Attempt:
     """Begin to stop a run's current attempt, or make a stop that has begun shorter; do not wait for the end.
 
-    `grace_seconds` None means what the spec says. An attempt that has ended is left as it is. Returns the
-    attempt: it is stopped when its `condition()` is over. Raises RunError `no-run`, `no-space`.
+    `grace_seconds` None means what the spec says. An attempt that has ended is left as it is, and so is a
+    stop that ends sooner than this one would. Returns the attempt: it is stopped when its `condition()` is
+    over. Raises RunError `no-run`.
     """
     attempt = current(home, run)
     condition = attempt.condition()
@@ -120,19 +121,28 @@ def stop(home: str, run: str, actor: str, grace_seconds: Optional[float] = None)
     spec = attempt.launch_spec()
     if grace_seconds is None:
         grace_seconds = spec.stop_grace_seconds if spec is not None else 0.0
-    actor = actor[:MAX_ACTOR]
-    values = {"time": time.time(), "actor": actor, "grace_seconds": max(0.0, grace_seconds)}
-    try:
-        files.write_json(os.path.join(attempt.dir, "stop.json"), values)
-    except OSError as error:
-        raise _unwritable(error) from error
-    add_event(attempt, "stop", actor, f"with {grace_seconds:g} s grace")
+    _write_stop(attempt, actor[:MAX_ACTOR], max(0.0, grace_seconds))
     supervisor = attempt.supervisor()
     if supervisor is not None:
         reap.send(dict([supervisor]), signal.SIGTERM)
     elif condition.unwatched:
         adopt(attempt)
     return attempt
+
+
+def _write_stop(attempt: Attempt, actor: str, grace_seconds: float) -> None:
+    """Say for the supervisor who stops the attempt, and how. On a full disk it stops all the same, unsaid."""
+    path = os.path.join(attempt.dir, "stop.json")
+    now = time.time()
+    before = files.read_json(path) or {}
+    at, grace = before.get("time"), before.get("grace_seconds")
+    if isinstance(at, (int, float)) and isinstance(grace, (int, float)) and at + grace <= now + grace_seconds:
+        return
+    try:
+        files.write_json(path, {"time": now, "actor": actor, "grace_seconds": grace_seconds})
+    except OSError:
+        return
+    add_event(attempt, "stop", actor, f"with {grace_seconds:g} s grace")
 
 
 def adopt(attempt: Attempt) -> None:

@@ -30,7 +30,7 @@ FOREVER = 3600.0
 ADOPTED_LOOK_SECONDS = 0.25
 """Seconds between two looks at a launcher that is not our child."""
 
-SETTLE_SECONDS = 0.3
+SETTLE_SECONDS = 1.0
 """How long helpers of the ranks may take to notice that they are not needed any more."""
 
 LEFTOVER_GRACE_SECONDS = 5.0

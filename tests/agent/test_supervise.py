@@ -160,6 +160,13 @@ def test_children_that_outlive_the_ranks_are_ended(lab: Lab) -> None:
     assert not any(process.start_time(pid) for pid in reaped), "they were not even left as zombies"
 
 
+def test_helpers_that_end_by_themselves_are_left_alone(lab: Lab) -> None:
+    attempt = lab.start("late")
+    condition = ended(attempt)
+    assert (condition.state, condition.reason) == ("finished", "")
+    assert exit_of(attempt)["reaped"] == []
+
+
 def test_a_launcher_that_cannot_be_executed_is_a_reason(lab: Lab) -> None:
     lab.python, python = str(lab.folder / "gone" / "python"), lab.python
     attempt = lab.create("say=x")
@@ -324,6 +331,14 @@ def test_ranks_without_torchrun_and_supervisor_are_ended_by_the_next_one(lab: La
     reaped = exit_of(attempt)["reaped"]
     assert isinstance(reaped, list)
     assert {identity[0] for identity in attempt.ranks().values()} <= set(reaped)
+
+
+def test_what_has_lost_every_parent_is_found_by_its_marks(lab: Lab) -> None:
+    attempt = lab.running("0:detached", "wait")
+    kill_supervisor(attempt)
+    lab.supervise(attempt, "--adopt")
+    (lab.folder / "go").touch()
+    assert ended(attempt).reason == "1 process that outlived the ranks had to be ended"
 
 
 def test_a_supervisor_that_came_no_further_than_the_fork_is_replaced(lab: Lab) -> None:

@@ -2,8 +2,8 @@
 
 Words: say=TEXT, exit=CODE, now=CODE (without cleaning up), raise=TEXT, wait (until the file `go` appears in
 the working directory), forever, deaf (ignores SIGTERM), gentle (ends with code 0 on SIGTERM), orphan (leaves
-a child behind that has a session of its own), nameless (the same with an empty environment), kill (SIGKILL to
-itself).
+a child behind that has a session of its own), detached (the same, its parent gone), nameless (the same,
+with an empty environment), late (leaves one behind that ends once the launcher has), kill (SIGKILL to itself).
 """
 
 import os
@@ -37,13 +37,19 @@ def act(word, value):
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     elif word == "orphan":
         subprocess.Popen(SLEEP, start_new_session=True)
-    elif word == "nameless":
+    elif word in ("detached", "nameless"):
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
-                os.execve(SLEEP[0], SLEEP, {})
+                os.execve(SLEEP[0], SLEEP, dict(os.environ) if word == "detached" else {})
             os._exit(0)
         os.wait()
+    elif word == "late":
+        launcher = f"/proc/{os.getppid()}"
+        if os.fork() == 0:
+            while Path(launcher).exists():
+                time.sleep(0.01)
+            os._exit(0)
     elif word == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     else:
