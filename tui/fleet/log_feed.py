@@ -64,6 +64,8 @@ class LogFeed:
         self._on_fetched = on_fetched
         self._wanted: tuple[int, Toward] | None = None
         self._wake = asyncio.Event()
+        self._running = asyncio.Lock()
+        """A run that was cancelled stops following before the next one starts to."""
         self._unwatched = False
         """What comes next was written while the host could not be asked."""
         self._troubled = False
@@ -92,21 +94,23 @@ class LogFeed:
     # --- the task -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Open the log and serve wishes until cancelled; then stop following."""
-        try:
-            await self._persist(self._open)
-            self.state = FeedState.FOLLOWING
-            while True:
-                if self._wanted is None:
-                    await self._wake.wait()
-                self._wake.clear()
-                await self._persist(self._fetch)
-        finally:
-            self.state = FeedState.CLOSED
+        """Open the log and serve wishes until cancelled; then stop following. May be run again after that."""
+        async with self._running:
+            self.state = FeedState.OPENING
             try:
-                await self.source.unfollow(self)
-            except EncampError:
-                pass  # the connection is gone, and with it the following
+                await self._persist(self._open)
+                self.state = FeedState.FOLLOWING
+                while True:
+                    if self._wanted is None:
+                        await self._wake.wait()
+                    self._wake.clear()
+                    await self._persist(self._fetch)
+            finally:
+                self.state = FeedState.CLOSED
+                try:
+                    await self.source.unfollow(self)
+                except EncampError:
+                    pass  # the connection is gone, and with it the following
 
     def want(self, offset: int, toward: Toward) -> None:
         """Somebody looks at `offset`, whose line is not known: fetch what is there. The last wish counts."""
@@ -153,6 +157,7 @@ class LogFeed:
 
     async def _open(self) -> None:
         """Read the end of the log, and follow from there."""
+        self.window.unwatched(self.window.size)
         try:
             tail = await self.source.read(-CHUNK_BYTES, CHUNK_BYTES)
         except RequestRefused as error:
