@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attempts import Lab
+from attempts import SCRIPTS, Lab
 
 OLDEST = (3, 8)
 
@@ -65,3 +65,22 @@ def lab(home: str, tmp_path: Path) -> Iterator[Lab]:
     laboratory = Lab(home, tmp_path)
     yield laboratory
     laboratory.close()
+
+
+@pytest.fixture
+def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Gives every Python that is started from here a `torch` whose torchrun is tests/scripts/launcher.py."""
+    folder = tmp_path / "with-torch" / "torch"
+    (folder / "distributed").mkdir(parents=True)
+    (folder / "__init__.py").write_text("from . import version\n__version__ = version.__version__\n")
+    (folder / "version.py").write_text("__version__ = '2.13.0+fake'\ncuda = None\n")
+    (folder / "distributed" / "__init__.py").write_text("")
+    (folder / "distributed" / "run.py").write_text(
+        "import runpy, sys\n"
+        "words = sys.argv[1:]\n"
+        "program = next(index for index, word in enumerate(words) if word.endswith('rank.py'))\n"
+        f"sys.argv = ['launcher.py', words[words.index('--nproc-per-node') + 1], *words[program:]]\n"
+        f"runpy.run_path({str(SCRIPTS / 'launcher.py')!r}, run_name='__main__')\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder.parent))
+    return folder

@@ -3,7 +3,7 @@
 Words: say=TEXT, exit=CODE, now=CODE (without cleaning up), raise=TEXT, wait (until the file `go` appears in
 the working directory), forever, deaf (ignores SIGTERM), gentle (ends with code 0 on SIGTERM), orphan (leaves
 a child behind that has a session of its own), detached (the same, its parent gone), nameless (the same,
-with an empty environment), late (leaves one behind that ends once the launcher has), kill (SIGKILL to itself).
+with an empty environment), late (leaves one behind that ends once the launcher has), kill (kills itself).
 """
 
 import os
