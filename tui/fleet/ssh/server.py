@@ -22,6 +22,7 @@ from types import TracebackType
 import asyncssh
 
 from ..hosts import Host
+from ..patience import within
 
 ADDRESS = "127.0.0.1"
 
@@ -128,7 +129,8 @@ class EmbeddedHost:
         # A thread of its own: commands run as long as connections live, and would fill any pool.
         threading.Thread(target=_tell_end, args=(command, loop, ended), daemon=True).start()
         try:
-            await process.redirect(stdin=command.stdin, stdout=command.stdout, stderr=command.stderr)
+            # Without `send_eof=False` the end of one stream would cut off what is still to come of the other.
+            await process.redirect(command.stdin, command.stdout, command.stderr, send_eof=False)
             await ended.wait()
             await process.stdout.drain()
             await process.stderr.drain()
@@ -139,8 +141,8 @@ class EmbeddedHost:
             self._commands.discard(command)
             self._serving.discard(serving)
             # The process has coroutines that only this awaits, and Python complains about those left over.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(process.wait_closed(), END_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                await within(END_SECONDS, process.wait_closed())
 
 
 class _Server(asyncssh.SSHServer):
