@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-pytest_plugins = ["ssh.sshd"]
+pytest_plugins = ["ssh.sshd", "training"]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -11,13 +11,13 @@ if sys.version_info < (3, 10):  # noqa: UP036 - this is the host's interpreter
     )
 
 from .config import parse
-from .errors import JobError, UsageError
+from .errors import TrainerError, UsageError
 
 
-def main(argv: list[str]) -> int:
-    """Train, and return the exit status: 0 done or stopped as asked, 2 wrong options or a broken job file.
+def main(argv: list[str]) -> str | None:
+    """Train. Returns what went wrong, or None when training is done or was stopped as asked.
 
-    What goes wrong while training is raised, so that the launcher records it.
+    Exceptions of the job's own code pass through, for the launcher to record with their traceback.
     """
     cfg = parse(argv)
     try:
@@ -28,10 +28,9 @@ def main(argv: list[str]) -> int:
                 raise
             raise UsageError(f"{sys.executable} has no torch; use a Python that can import it") from error
         run(cfg)
-    except (JobError, UsageError) as error:
-        print(f"trainer: error: {error}", file=sys.stderr, flush=True)
-        return 2
-    return 0
+    except TrainerError as error:
+        return f"trainer: error: {error}"
+    return None
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -29,6 +29,8 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from .errors import CheckpointError
 from .strategies.base import Strategy
 from .world import World
+
+T = TypeVar("T")
 
 MARKER = "complete.json"
 FOLDER = re.compile(r"step-(0|[1-9][0-9]*)\Z")
@@ -54,17 +56,14 @@ class Checkpoints:
         self.say = say
 
     def newest(self) -> Position | None:
-        """The newest complete checkpoint, or None. Incomplete ones newer than it are named and ignored."""
-        found: list[Position | None] = [None]
-        if self.world.first:
-            steps = self._steps()
-            for step in reversed(steps):
-                found[0] = self._position(step)
-                if found[0] is not None:
-                    break
-                self.say(f"ignoring {self._path(step)}: it was not written to its end")
-        dist.broadcast_object_list(found, src=0)
-        return found[0]
+        """The newest complete checkpoint, or None. Incomplete ones newer than it are named and ignored.
+
+        Raises CheckpointError when the folder cannot be read.
+        """
+        position, ignored = self._first_does(self._find)
+        for step in ignored:
+            self.say(f"ignoring {self._path(step)}: it was not written to its end")
+        return position
 
     def load(self, strategy: Strategy, position: Position) -> None:
         """Fill the strategy's model and optimizer. Raises CheckpointError."""
@@ -126,17 +125,30 @@ class Checkpoints:
                 (self._path(step) / MARKER).unlink(missing_ok=True)
                 shutil.rmtree(self._path(step), ignore_errors=True)
 
-    def _first_does(self, action: Callable[[], None]) -> None:
-        """Let the first rank act while the others wait. All raise CheckpointError when it fails."""
-        outcome: list[str | None] = [None]
+    def _find(self) -> tuple[Position | None, list[int]]:
+        ignored: list[int] = []
+        for step in reversed(self._steps()):
+            position = self._position(step)
+            if position is not None:
+                return position, ignored
+            ignored.append(step)
+        return None, ignored
+
+    def _first_does(self, action: Callable[[], T]) -> T:
+        """Let the first rank act while the others wait, and give all of them the result.
+
+        All raise CheckpointError when it fails.
+        """
+        outcome: list[Any] = [None, None]
         if self.world.first:
             try:
-                action()
+                outcome[0] = action()
             except OSError as error:
-                outcome[0] = str(error)
+                outcome[1] = str(error)
         dist.broadcast_object_list(outcome, src=0)
-        if outcome[0] is not None:
-            raise CheckpointError(outcome[0])
+        if outcome[1] is not None:
+            raise CheckpointError(outcome[1])
+        return cast(T, outcome[0])
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step}"

@@ -11,8 +11,8 @@ import math
 import os
 import sys
 import time
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from .world import World
 
@@ -25,10 +25,16 @@ class Progress:
     def __init__(self, world: World) -> None:
         folder = os.environ.get("ENCAMP_RANK_DIR")
         self.speaks = world.first or bool(folder)
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
         if folder:
-            # Line-buffered: each record reaches the file whole, in one write.
-            self._file = (Path(folder) / "progress.jsonl").open("a", buffering=1, encoding="utf-8")
+            # Unbuffered: each record reaches the file at once and in one write.
+            self._file = (Path(folder) / "progress.jsonl").open("ab", buffering=0)
+
+    def close(self) -> None:
+        """Close the file. Nothing is recorded from then on."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def say(self, text: str) -> None:
         """Print a line for people."""
@@ -45,9 +51,9 @@ class Progress:
             key: plain(value) for key, value in values.items() if value is not None
         }
         try:
-            self._file.write(json.dumps(fields, allow_nan=False) + "\n")
+            self._file.write(json.dumps(fields, allow_nan=False).encode() + b"\n")
         except OSError as error:  # a full disk costs the graphs, not the training
-            self._file = None
+            self.close()
             print(f"no more progress is recorded: {error}", file=sys.stderr, flush=True)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import closing
 from pathlib import Path
 
 import torch
@@ -38,8 +39,7 @@ def run(cfg: Config) -> None:
         raise UsageError(f"needs torch {oldest} or newer, this is {torch.__version__}")
     strategies.find(cfg.strategy)
     task = contract.load(cfg.task)
-    with join(cfg.device) as world:
-        progress = Progress(world)
+    with join(cfg.device) as world, closing(Progress(world)) as progress:
         loop = prepare(cfg, task, world, progress, stop)
         if loop.position.step >= cfg.steps:
             done = f"{loop.position.step} of {cfg.steps} steps are done"

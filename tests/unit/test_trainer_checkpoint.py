@@ -1,0 +1,151 @@
+"""Checkpoints on disk: which count, which are kept, and those that do not fit or cannot be read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from training import Trainings, job
+
+from trainer.errors import CheckpointError
+
+OPTIONS = ("--task", job("faults"), "--log-every", "100", "--steps")
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def test_the_newest_are_kept(train: Trainings) -> None:
+    train(*OPTIONS, "7", "--checkpoint-every", "2", "--keep-checkpoints", "2")
+    assert names(train.checkpoints) == ["step-6", "step-7"]
+    train(*OPTIONS, "8", "--keep-checkpoints", "1")
+    assert names(train.checkpoints) == ["step-8"]
+
+
+def test_what_a_checkpoint_says_about_itself(train: Trainings) -> None:
+    train(*OPTIONS, "3", "--seed", "5", "--micro-batch", "4")
+    marker = json.loads((train.checkpoints / "step-3" / "complete.json").read_text())
+    assert {key: marker[key] for key in ("step", "samples", "seed", "dataset_length", "world_size")} == {
+        "step": 3, "samples": 12, "seed": 5, "dataset_length": 40, "world_size": 1,
+    }  # fmt: skip
+    assert marker["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    "marker",
+    [
+        None,
+        b"",
+        b"{",
+        b"\xff",
+        b"[]",
+        b'{"step": 4}',
+        b'{"step": 9, "samples": 1, "seed": 0, "dataset_length": 1}',
+    ],
+)
+def test_an_incomplete_checkpoint_is_named_ignored_and_in_time_removed(
+    train: Trainings, capsys: pytest.CaptureFixture[str], marker: bytes | None
+) -> None:
+    train(*OPTIONS, "4", "--checkpoint-every", "2")
+    path = train.checkpoints / "step-4" / "complete.json"
+    path.unlink()
+    if marker is not None:
+        path.write_bytes(marker)
+    capsys.readouterr()
+    train(*OPTIONS, "6", "--checkpoint-every", "3")
+    said = capsys.readouterr().out
+    assert f"ignoring {train.checkpoints}/step-4: it was not written to its end" in said
+    assert f"resumed from {train.checkpoints}/step-2: going on with step 3" in said
+    assert names(train.checkpoints) == ["step-2", "step-3", "step-6"]
+
+
+def test_an_incomplete_checkpoint_of_the_same_step_is_written_anew(train: Trainings) -> None:
+    left_over = train.checkpoints / "step-2"
+    left_over.mkdir(parents=True)
+    (left_over / "__7_0.distcp").write_bytes(b"half")
+    train(*OPTIONS, "2")
+    assert names(left_over) == [".metadata", "__0_0.distcp", "complete.json"]
+    assert list(train(*OPTIONS, "3", "--log-every", "1")) == [3]
+
+
+def test_other_files_in_the_folder_are_left_alone(train: Trainings) -> None:
+    train.checkpoints.mkdir(parents=True)
+    for name in ("step-x", "step-007", "notes.txt", "best"):
+        (train.checkpoints / name).mkdir()
+    train(*OPTIONS, "2", "--keep-checkpoints", "1")
+    assert names(train.checkpoints) == ["best", "notes.txt", "step-007", "step-2", "step-x"]
+
+
+def test_without_a_place_there_are_none(
+    train: Trainings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("ENCAMP_RUN_DIR")
+    monkeypatch.chdir(tmp_path)
+    train(*OPTIONS, "2", "--checkpoint-every", "1")
+    assert (
+        "no checkpoints: neither --checkpoint-dir nor $ENCAMP_RUN_DIR says where to"
+        in capsys.readouterr().out
+    )
+    assert not list(tmp_path.rglob("step-*"))
+
+
+def test_the_options_of_the_new_run_hold(train: Trainings) -> None:
+    train(*OPTIONS, "2", "--weight-decay", "0.5", "--learning-rate", "0.1", "--warmup-steps", "0")
+    # Neither a step nor decay at a rate of 0: were the rate of the checkpoint used, the weights would move.
+    train(*OPTIONS, "3", "--weight-decay", "0", "--learning-rate", "0")
+    import job_faults  # type: ignore[import-not-found]
+
+    after = {name: value.clone() for name, value in job_faults.MODELS[-1].state_dict().items()}
+    shutil.rmtree(train.checkpoints / "step-3")
+    with pytest.raises(ZeroDivisionError):
+        train(*OPTIONS, "3", JOB_FAULT="raise", JOB_AT="1")
+    for name, value in job_faults.MODELS[-1].state_dict().items():
+        assert torch.equal(value, after[name])
+
+
+def write_job(folder: Path, layers: str) -> str:
+    text = Path(job("faults")).read_text()
+    assert "nn.Linear(16, 1))" in text
+    path = folder / "other.py"
+    path.write_text(text.replace("nn.Linear(16, 1))", f"{layers})"))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        ("nn.Linear(16, 2), nn.Linear(2, 1)", r"layers\.3\.weight is \(1, 16\) there and \(2, 16\) here"),
+        ("nn.Linear(16, 1), nn.Linear(1, 1)", r"it has no layers\.4\.weight"),
+        ("nn.Linear(16, 1, bias=False)", r"it has layers\.3\.bias, which this model lacks"),
+    ],
+)
+def test_a_checkpoint_of_another_model_is_told_by_the_first_difference(
+    train: Trainings, tmp_path: Path, layers: str, said: str
+) -> None:
+    train(*OPTIONS, "2")
+    with pytest.raises(CheckpointError, match=f"step-2 is a checkpoint of another model: {said}"):
+        train("--task", write_job(tmp_path, layers), "--steps", "3")
+
+
+@pytest.mark.parametrize(
+    "spoil", ["cut the data", "cut the metadata", "remove the metadata", "remove the data"]
+)
+def test_a_checkpoint_that_cannot_be_read_is_told(train: Trainings, spoil: str) -> None:
+    train(*OPTIONS, "2")
+    path = train.checkpoints / "step-2" / (".metadata" if "metadata" in spoil else "__0_0.distcp")
+    if "remove" in spoil:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"step-2 cannot be read: .*\nremove it, and training resumes"):
+        train(*OPTIONS, "3")
+
+
+def test_a_checkpoint_folder_that_is_a_file(train: Trainings, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointError, match="Not a directory"):
+        train(*OPTIONS, "2", "--checkpoint-dir", str(tmp_path / "file"))

@@ -1,0 +1,215 @@
+"""Training in one process: against the plainest loop, across interruptions, and where it must stop."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from training import Trainings, job, records, reference
+
+from trainer.errors import CheckpointError, NonFiniteError
+from trainer.loop import Loop
+from trainer.readback import Readback
+
+QUICK = ("--steps", "12", "--warmup-steps", "3", "--learning-rate", "0.01", "--checkpoint-every", "0")
+
+
+def close(ours: dict[int, float], theirs: dict[int, float], tolerance: float) -> bool:
+    return ours.keys() == theirs.keys() and all(abs(ours[step] - theirs[step]) <= tolerance for step in ours)
+
+
+@pytest.mark.parametrize(
+    ("batch", "global_batch"),
+    [
+        pytest.param(("--micro-batch", "8"), 8, id="one micro-batch"),
+        pytest.param(("--micro-batch", "4", "--accumulation", "3"), 12, id="accumulation"),
+        pytest.param(("--micro-batch", "4", "--global-batch", "10"), 10, id="last micro-batch smaller"),
+        pytest.param(("--micro-batch", "8", "--grad-clip", "0.05"), 8, id="clipped hard"),
+        pytest.param(("--micro-batch", "8", "--grad-clip", "0"), 8, id="not clipped"),
+        pytest.param(("--micro-batch", "64"), 64, id="more than the dataset holds"),
+    ],
+)
+def test_the_losses_are_those_of_the_plainest_loop(
+    train: Trainings,
+    batch: tuple[str, ...],
+    global_batch: int,
+) -> None:
+    ours = train("--task", job("ragged"), *QUICK, *batch)
+    theirs = reference(job("ragged"), *QUICK, *batch, global_batch=global_batch)
+    assert close(ours, theirs, 2e-5)
+    assert ours[12] < ours[1] - 0.05
+
+
+def test_bf16_follows_fp32(train: Trainings) -> None:
+    options = ("--task", job("ragged"), "--micro-batch", "8", *QUICK)
+    full = train(*options, "--checkpoint-dir", str(train.folder / "a"))
+    half = train(*options, "--checkpoint-dir", str(train.folder / "b"), "--precision", "bf16")
+    assert full != half
+    assert close(full, half, 0.05)
+
+
+def test_what_is_reported(train: Trainings, capsys: pytest.CaptureFixture[str]) -> None:
+    train(
+        "--task", job("faults"), "--steps", "7", "--log-every", "3", "--eval-every", "4", "--micro-batch", "4"
+    )
+    told = records(train.rank_dir)
+    assert [entry["phase"] for entry in told] == [
+        "init", "init", "train", "train", "train", "eval", "eval", "train", "train", "train", "save", "train",
+    ]  # fmt: skip
+    assert [entry["step"] for entry in told if "loss" in entry] == [1, 3, 6, 7]
+    step = next(entry for entry in told if entry["step"] == 3)
+    assert step["grad_norm"] > 0
+    assert step["learning_rate"] == pytest.approx(3e-4 * 3 / 10)
+    assert step["tokens_per_second"] == pytest.approx(4 / step["step_seconds"])
+    assert 0 <= step["data_wait"] <= 1
+    assert 1e7 < step["memory_bytes"] < 1e11
+    evaluated = next(entry for entry in told if "eval_loss" in entry)
+    assert evaluated["eval_loss"] > evaluated["eval_error"] > 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[0].endswith("40 samples; ddp on 1 rank (cpu), fp32, batch 4: 4 samples a rank, 4 at a time")
+    assert said[1] == f"no checkpoint in {train.checkpoints}: starting at step 1"
+    assert said[2].startswith("step 1/7  loss ")
+    assert said[-2].startswith(f"saved {train.checkpoints}/step-7 in ")
+    assert said[-1].startswith("finished after step 7, ")
+
+
+# --- interruption ------------------------------------------------------------------------------------------
+
+STEADY = ("--task", job("faults"), "--steps", "14", "--micro-batch", "3", "--accumulation", "2")
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(
+    train: Trainings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = train(*STEADY, "--checkpoint-dir", str(train.folder / "whole"))
+    # Two micro-batches a step: the ninth forward is in step 5, and the next step is the last.
+    first = train(*STEADY, JOB_FAULT="stop", JOB_AT="9")
+    assert list(first) == [1, 2, 3, 4, 5, 6]
+    said = capsys.readouterr().out
+    assert "asked to stop (SIGTERM): leaving with a checkpoint" in said
+    assert "stopped as asked after step 6" in said
+    rest = train(*STEADY)
+    assert f"resumed from {train.checkpoints}/step-6: going on with step 7" in capsys.readouterr().out
+    assert list(rest) == list(range(7, 15))
+    assert first | rest == whole  # to the last bit: dropout, data order, learning rate and moments
+
+
+def test_a_finished_run_has_nothing_left_to_do_until_steps_are_added(
+    train: Trainings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train("--task", job("faults"), "--steps", "3")
+    assert train("--task", job("faults"), "--steps", "3") == {}
+    assert "3 of 3 steps are done: nothing is left to do" in capsys.readouterr().out
+    assert list(train("--task", job("faults"), "--steps", "5")) == [4, 5]
+
+
+def test_another_seed_is_told_on_resuming(
+    train: Trainings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train("--task", job("faults"), "--steps", "2")
+    train("--task", job("faults"), "--steps", "3", "--seed", "1")
+    assert "seed or dataset are not those of the checkpoint" in capsys.readouterr().out
+
+
+# --- what must not reach the weights -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=["host looks at once", "host looks a step late"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let the loop take its decisions as it does on a CPU, or as on a GPU."""
+    late = request.param != "host looks at once"
+    if late:
+
+        def start(self: Loop, *arguments: Any) -> None:
+            original(self, *arguments)
+            assert self.strategy.can_skip
+            self.readback = Readback(1)
+
+        original = Loop.__init__
+        monkeypatch.setattr(Loop, "__init__", start)
+    return late
+
+
+def weights() -> Any:
+    """Of the newest model that the job with faults has built."""
+    return sys.modules["job_faults"].MODELS[-1].state_dict()
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("nan", "the loss of step 5 is nan on rank 0"),
+        ("slope", "the gradients of step 5 are not finite, although the loss is on every rank"),
+        ("nothing", "the job's loss counted nothing in step 5, on any rank"),
+    ],
+)
+def test_a_spoiled_step_changes_nothing(train: Trainings, late: bool, fault: str, said: str) -> None:
+    options = ("--task", job("faults"), "--steps", "9", "--micro-batch", "4", "--checkpoint-every", "2")
+    with pytest.raises(NonFiniteError, match=said) as caught:
+        train(*options, JOB_FAULT=fault, JOB_AT="5")
+    assert "the last checkpoint is that of step 4" in str(caught.value)
+    assert sorted(entry.name for entry in train.checkpoints.iterdir()) == ["step-2", "step-4"]
+    if fault == "nan":
+        assert records(train.rank_dir)[-1]["loss"] == "nan"
+    left = {name: value.clone() for name, value in weights().items()}
+    with pytest.raises(ZeroDivisionError):
+        train(*options, JOB_FAULT="raise", JOB_AT="1")  # resumes from step 4 and gets no further
+    for name, value in weights().items():
+        assert torch.equal(value, left[name])
+
+
+def test_exceptions_of_the_job_pass_through(train: Trainings) -> None:
+    with pytest.raises(ZeroDivisionError, match="the job's own fault"):
+        train("--task", job("faults"), "--steps", "9", JOB_FAULT="raise", JOB_AT="2")
+
+
+# --- disks -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_files() -> Any:
+    """Let no file grow beyond 2 KiB: writing fails as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.usefixtures("small_files")
+def test_a_disk_that_is_full_costs_checkpoints_but_not_the_training(
+    train: Trainings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ("--task", job("faults"), "--steps", "5", "--checkpoint-every", "2", "--log-every", "5")
+    with pytest.raises(CheckpointError, match="step-5 could not be written"):
+        train(*options)
+    said = capsys.readouterr().out
+    assert "no checkpoint at step 2, training goes on" in said
+    assert "no checkpoint at step 4, training goes on" in said
+    assert list(train.checkpoints.iterdir()) == []
+
+
+def test_a_full_disk_costs_the_graphs_but_not_the_training(
+    train: Trainings,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    train.count += 1
+    train.rank_dir.mkdir()
+    (train.rank_dir / "progress.jsonl").symlink_to("/dev/full")
+    from trainer.config import parse
+    from trainer.run import run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENCAMP_RANK_DIR", str(train.rank_dir))
+        run(parse(["--task", job("faults"), "--steps", "3"]))
+    output = capsys.readouterr()
+    assert "finished after step 3" in output.out
+    assert output.err.count("no more progress is recorded: [Errno 28]") == 1
