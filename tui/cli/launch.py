@@ -91,7 +91,11 @@ def _print_dry_run(args: argparse.Namespace, result: LaunchResult) -> None:
                 "env": result.env,
                 "cwd": result.cwd,
                 "command": result.command_line,
+                "by_hand": result.by_hand,
             }
         )
     else:
         print(result.command_line)
+        output.note(
+            f"a launch creates the folders in it; to try it by hand:\n  {output.clean(result.by_hand)}"
+        )

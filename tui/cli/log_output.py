@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from ..fleet.errors import Unreachable, UsageError
+from ..fleet.errors import UsageError
 from ..fleet.log_stream import LogStream
 from ..fleet.session import Session
 from ..fleet.store import RunView
@@ -51,21 +51,26 @@ def _streams(args: argparse.Namespace, session: Session, run: RunView, attempt: 
         names = [f"rank{rank}" for rank in range(info.world_size)]
     else:
         names = [f"rank{args.rank or 0}"]
-    lost = _Lost(session.name)
-    return [LogStream(session, info.run, attempt, name, on_lost=lost) for name in names]
+    outages = _Outages(session.name)
+    return [LogStream(session, info.run, attempt, name, outages) for name in names]
 
 
-class _Lost:
-    """Says once each time that the connection is gone."""
+class _Outages:
+    """Says once that the connection is gone, and once that it is back."""
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._last = ""
+        self._lost = False
 
-    def __call__(self, error: Unreachable) -> None:
-        if error.message != self._last:
-            self._last = error.message
-            output.note(f"{output.clean(error.message)} Going on when {self._host} answers again.")
+    def lost(self, reason: str) -> None:
+        if not self._lost:
+            self._lost = True
+            output.note(output.clean(f"{reason} Going on when {self._host} answers again.".strip()))
+
+    def back(self) -> None:
+        if self._lost:
+            self._lost = False
+            output.note(f"{self._host} answers again")
 
 
 async def _start(args: argparse.Namespace, stream: LogStream) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from agent import wire
 
@@ -28,25 +29,26 @@ RECONNECT_SECONDS = 120.0
 """How long reading waits for a lost host; following waits for ever."""
 
 
+class Listener(Protocol):
+    """Is told what happens to the connection; several streams may share one."""
+
+    def lost(self, reason: str) -> None:
+        """The host cannot be asked at the moment."""
+        ...
+
+    def back(self) -> None:
+        """It can be asked again."""
+        ...
+
+
 class LogStream:
-    """One stream of one attempt. Its methods raise RequestRefused (`no-run`, `no-stream`) and HostError.
+    """One stream of one attempt. Its methods raise RequestRefused (`no-run`, `no-stream`) and HostError."""
 
-    `on_lost` is told when the connection is lost, each time.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        run: str,
-        attempt: int,
-        stream: str,
-        *,
-        on_lost: Callable[[Unreachable], None] = lambda _: None,
-    ) -> None:
+    def __init__(self, session: Session, run: str, attempt: int, stream: str, listener: Listener) -> None:
         self.stream = stream
         self._session = session
         self._key = (run, attempt, stream)
-        self._on_lost = on_lost
+        self._listener = listener
         self._reconnect: float | None = RECONNECT_SECONDS
 
     async def size(self) -> tuple[int, bool]:
@@ -90,6 +92,10 @@ class LogStream:
         try:
             while not self._over():
                 await inbox.wait(LOOK_SECONDS)
+                if self._session.live:
+                    self._listener.back()
+                else:
+                    self._listener.lost(self._session.view.message)
                 while (data := inbox.take(offset)) or inbox.seen > offset:
                     if data:
                         offset += len(data)
@@ -152,8 +158,9 @@ class LogStream:
             try:
                 return await self._session.read_log(*self._key, offset, length)
             except Unreachable as error:
-                self._on_lost(error)
+                self._listener.lost(error.message)
                 await self._session.connected(self._reconnect)
+                self._listener.back()
             except RequestRefused as error:
                 if error.code != "no-stream" or self._over():
                     raise

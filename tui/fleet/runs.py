@@ -14,7 +14,7 @@ import secrets
 import shlex
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,10 +90,23 @@ class LaunchResult:
 
     @property
     def command_line(self) -> str:
-        """The command for a shell on the host, ready to copy."""
-        variables = [f"{name}={value}" for name, value in sorted(self.env.items())]
-        words = ["env", *variables, *self.argv] if variables else list(self.argv)
-        return f"cd {shlex.quote(self.cwd)} && {shlex.join(words)}"
+        """What the host runs, for a shell there."""
+        return _shell_line(self.cwd, self.env, self.argv)
+
+    @property
+    def by_hand(self) -> str:
+        """The same without encamp's shim and folders, which only a launch creates: for trying it by hand."""
+        words = list(self.argv)
+        for at, word in enumerate(words[:-2]):
+            if word.endswith("/rank.py") and words[at + 1] in ("script", "module"):
+                words[at : at + 2] = ["-m"] if words[at + 1] == "module" else []
+                break
+        if "--log-dir" in words:
+            at = words.index("--log-dir")
+            del words[at : at + 2]
+        mine = ("ENCAMP_", "TORCH_FR_DUMP", "TORCH_NCCL_DEBUG_INFO")
+        env = {name: value for name, value in self.env.items() if not name.startswith(mine)}
+        return _shell_line(self.cwd, env, words)
 
 
 def actor() -> str:
@@ -332,6 +345,12 @@ async def _tail(session: Session, run: str, attempt: int, stream: str) -> str:
     reply = await request(session, "log_read", params)
     text = wire.payload(str(reply.get("data", ""))).decode("utf-8", "replace")
     return "\n".join(text.splitlines()[-TAIL_LINES:])
+
+
+def _shell_line(cwd: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
+    variables = [f"{name}={value}" for name, value in sorted(env.items())]
+    words = ["env", *variables, *argv] if variables else argv
+    return f"cd {shlex.quote(cwd)} && {shlex.join(words)}"
 
 
 def _launched(reply: dict[str, Any]) -> LaunchResult:

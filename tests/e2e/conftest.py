@@ -1,0 +1,31 @@
+"""One real sshd for all end-to-end tests that leave it as it is, and a user who has added it as `box`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.camp import Camp
+from ssh.sshd import Sshd
+
+
+@pytest.fixture(scope="session")
+def box(sshd_possible: None) -> Iterator[Sshd]:
+    """The host."""
+    with Sshd() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def camp(box: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Camp:
+    """The user."""
+    camp = Camp(tmp_path_factory.mktemp("camp"))
+    camp.add(box)
+    return camp
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Camp:
+    """A user without any host."""
+    return Camp(tmp_path)
