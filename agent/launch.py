@@ -5,6 +5,7 @@ Nothing is written and nothing is started here, so a dry run and a launch go thr
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import random
@@ -239,9 +240,9 @@ def _is_free(port: int) -> bool:
                 if family == socket.AF_INET6:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                 sock.bind((address, port))
-        except OSError:
-            if family == socket.AF_INET:
-                return False  # without IPv6 the second one fails for every port
+        except OSError as error:
+            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6
+                return False
     return True
 
 
