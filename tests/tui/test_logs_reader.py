@@ -171,11 +171,11 @@ def test_wrapping_keeps_the_line_at_the_top() -> None:
     assert shown(reader)[0].startswith("020")
 
 
-def test_a_narrower_screen_keeps_the_line() -> None:
+def test_a_narrower_screen_keeps_the_top_while_the_cursor_is_on_it() -> None:
     reader = reader_of(b"".join(b"%03d " % number + b"w" * 30 + b"\n" for number in range(40)), width=80)
     reader.go(20 * 35)
+    reader.jump(20 * 35)
     reader.resize(9, 8)
-    reader.arrange()
     assert shown(reader)[0].startswith("020")
 
 
@@ -320,3 +320,16 @@ def test_whatever_is_pressed_the_rows_are_consecutive_lines(seed: int, width: in
             assert 0 <= reader.cursor <= reader.window.size
         thumb = reader.thumb()
         assert thumb is None or 0 <= thumb[0] < thumb[1] <= reader._height
+
+
+def test_the_cursor_stays_in_view_when_the_width_changes() -> None:
+    reader = reader_of(
+        b"".join(b"%03d " % number + b"w" * 30 + b"\n" for number in range(40)), width=80, height=8
+    )
+    reader.move_cursor(-1)
+    assert cursor_text(reader).startswith("038")
+    reader.resize(12, 8)
+    assert any(text.startswith("038") for text in shown(reader))
+    reader.scroll(-5)
+    reader.resize(80, 8)
+    assert any(cursor_text(reader) == text for text in shown(reader))

@@ -49,6 +49,7 @@ class LogsScreen(BaseScreen):
         self._single = self.stream
         """The stream that was looked at before the merged view."""
         self._attempt: int | None = None
+        self._newest: int | None = None
         self._shown: object = None
 
     def body(self) -> ComposeResult:
@@ -120,8 +121,9 @@ class LogsScreen(BaseScreen):
 
     def _keep_up(self, run: RunView) -> None:
         """Go on to a new attempt with a reader who follows; leave one alone who reads."""
-        if self._attempt is None or (self._attempt == run.info.attempt - 1 and self.pane.following):
+        if self._attempt is None or (self._attempt == self._newest and self.pane.following):
             self._attempt = run.info.attempt
+        self._newest = run.info.attempt
 
     def _tabs(self, run: RunView) -> list[Tab]:
         current = self._attempt == run.info.attempt

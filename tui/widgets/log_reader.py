@@ -51,8 +51,19 @@ class Reader:
     # --- what is on the screen ------------------------------------------------------------------------
 
     def resize(self, width: int, height: int) -> None:
-        """Lines have `width` cells, the screen `height` rows."""
+        """Lines have `width` cells, the screen `height` rows. A cursor that was in view stays there."""
+        here = self._cursor_in_view
         self._width, self._height = max(1, width), max(0, height)
+        self.arrange()
+        if here and not self._cursor_in_view and self.cursor is not None:
+            self._top = self._layout.move(Place(self.window.item_at(self.cursor).end), -self._height)
+            self.arrange()
+
+    @property
+    def _cursor_in_view(self) -> bool:
+        if self.cursor is None or self.following or not self.rows:
+            return False
+        return self.rows[0].item.start <= self.cursor < self.end
 
     @property
     def end(self) -> int:

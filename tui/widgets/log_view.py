@@ -47,7 +47,7 @@ class LogView(Toned, can_focus=True):
     LogView {
         height: 1fr; width: 1fr; background: $background;
         & > .log--match { text-style: reverse; }
-        & > .log--selection { background: $primary 45%; text-style: underline; }
+        & > .log--selection { background: $primary 45%; }
         & > .log--thumb { color: $foreground 40%; }
         & > .log--rank-0 { color: $primary; }
         & > .log--rank-1 { color: $accent; }
@@ -57,6 +57,7 @@ class LogView(Toned, can_focus=True):
         & > .log--rank-5 { color: $accent-lighten-2; }
         & > .log--rank-6 { color: $secondary-lighten-2; }
         & > .log--rank-7 { color: $text-muted; }
+        &:nocolor > .log--selection { text-style: underline; }
         &:ansi {
             & > .log--selection { background: ansi_blue; color: ansi_bright_white; }
             & > .log--thumb { color: ansi_bright_black; }
@@ -150,7 +151,6 @@ class LogView(Toned, can_focus=True):
         """Arrange and repaint everything: the look of all rows changed."""
         if self.reader is not None:
             self.reader.resize(self._text_width, self.size.height)
-            self.reader.arrange()
         self._repaint()
         self.refresh()
 
