@@ -38,6 +38,7 @@ class Attempt:
     """One attempt as its folder tells it. What cannot change any more is read only once."""
 
     def __init__(self, home: str, run: str, number: int) -> None:
+        self.home = home
         self.run = run
         self.number = number
         self.dir = paths.attempt_dir(home, run, number)

@@ -233,7 +233,7 @@ def _start_supervisor(attempt: Attempt, *options: str) -> None:
         shell = subprocess.Popen(
             ["/bin/sh", "-c", '"$@" &', "sh", *command],
             cwd="/",
-            env=environment.inherited(),
+            env={**environment.inherited(), "ENCAMP_HOME": attempt.home},  # tells whose it is
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
