@@ -9,7 +9,6 @@ feeding alone, which is not part of what is measured).
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import os
 import sys
@@ -24,7 +23,7 @@ from fakes.logs import MemorySource  # noqa: E402
 from textual.app import App, ComposeResult  # noqa: E402
 from textual.widgets import Log, Static  # noqa: E402
 
-from tui import theme  # noqa: E402
+from tui import heap, theme  # noqa: E402
 from tui.fleet.log_source import CHUNK_BYTES, LogSink  # noqa: E402
 from tui.widgets.log_pane import LogPane  # noqa: E402
 
@@ -83,7 +82,7 @@ class BenchApp(App[None]):
     async def measure(self) -> None:
         await self.source.followed.wait() if self.what == "pane" else None
         await self.feed(1.0)
-        gc.collect()
+        heap.settle()  # as the app does
         bursts: list[float] = []
         ticker = asyncio.create_task(self.watch_loop(bursts))
         cpu, wall = time.process_time(), time.monotonic()
