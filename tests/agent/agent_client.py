@@ -15,9 +15,11 @@ from typing import Any, TypeVar
 
 from waiting import wait_until
 
-from agent import bundle, process, wire
+from agent import bundle, files, paths, process, wire
 
 NONCE = "5eed0123456789ab"
+
+SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 M = TypeVar("M", bound=wire.Message)
 
@@ -63,6 +65,28 @@ class AgentHost:
         """What a login on this host has set."""
         return {**os.environ, "ENCAMP_HOME": self.home}
 
+    def spec(self, run: str, *words: str, grace: float = 20.0, nproc: int = 2) -> dict[str, Any]:
+        """A run in the folder of `home` whose ranks do what `words` say, see `behave.py`."""
+        return wire.to_json(
+            wire.LaunchSpec(
+                run=run,
+                name="a run",
+                profile="test",
+                strategy="ddp",
+                target_kind="script",
+                target=str(SCRIPTS / "behave.py"),
+                args=words,
+                cwd=str(Path(self.home).parent),
+                nproc_per_node=nproc,
+                python=self.python,
+                stop_grace_seconds=grace,
+            )
+        )
+
+    def attempt_dir(self, run: str, attempt: int = 1) -> Path:
+        """Where an attempt lies."""
+        return Path(paths.attempt_dir(self.home, run, attempt))
+
     def relay(self, *options: str, pyz: str = "") -> Connection:
         """A connection of which nothing has been read."""
         connection = Connection(
@@ -79,6 +103,18 @@ class AgentHost:
         pid = connection.hello.pid
         self._daemons[pid] = process.start_time(pid) or 0
         return connection
+
+    def launch(self, viewer: Connection, run: str, *words: str, grace: float = 1.0) -> None:
+        """Launch over `viewer` and wait until both ranks have begun."""
+        viewer.request("launch", spec=self.spec(run, *words, grace=grace), actor="ann@laptop")
+        begun = [self.attempt_dir(run) / f"rank{rank}" / "rank.json" for rank in range(2)]
+        wait_until(lambda: all(path.exists() for path in begun), message="the ranks have begun")
+
+    def supervisor(self, run: str) -> int | None:
+        """Process id of the first attempt's supervisor, as far as it has said who it is."""
+        values = files.read_json(str(self.attempt_dir(run) / "supervisor.json")) or {}
+        pid = values.get("pid")
+        return pid if isinstance(pid, int) else None
 
     def log(self) -> str:
         """agent.log."""
@@ -151,6 +187,32 @@ class Connection:
             if isinstance(message, kind) and which(message):
                 return message
 
+    def until(self, kind: type[M], which: Callable[[M], bool], timeout: float = 20.0) -> M:
+        """The first message of that kind that fits, of those seen or to come."""
+        for message in self.seen:
+            if isinstance(message, kind) and which(message):
+                return message
+        return self.expect(kind, which, timeout)
+
+    def until_run(self, run: str, state: str, attempt: int = 1) -> wire.Run:
+        """Wait to be told that a run is in that state."""
+        return self.until(
+            wire.Run, lambda told: (told.run, told.state, told.attempt) == (run, state, attempt)
+        )
+
+    def until_event(self, name: str) -> wire.Event:
+        """Wait to be told of an event of that name."""
+        return self.until(wire.Event, lambda event: event.name == name)
+
+    def until_log(self, run: str, stream: str, size: int) -> None:
+        """Wait until a log has at least that size."""
+
+        def large_enough() -> bool:
+            part = self.request("log_read", run=run, attempt=1, stream=stream, offset=0, length=0)
+            return bool(part["size"] >= size)
+
+        wait_until(large_enough, message=f"{stream} has {size} bytes")
+
     def send(self, data: bytes) -> None:
         """Write raw bytes to the agent."""
         while data:
@@ -211,6 +273,11 @@ class Connection:
         for pipe in (self.relay.stdin, self.relay.stdout, self.relay.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def start_time(pid: int | None) -> int:
+    """Of a process as `process.alive` wants it; 0 when there is none."""
+    return process.start_time(pid or 0) or 0
 
 
 def gone(pid: int) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from agent_client import AgentHost
 from attempts import SCRIPTS, Lab
 
 OLDEST = (3, 8)
@@ -84,3 +85,19 @@ def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     monkeypatch.setenv("PYTHONPATH", str(folder.parent))
     return folder
+
+
+@pytest.fixture(params=(pythons()[0], pythons()[-1]), ids=("oldest", "newest"))
+def host(request: pytest.FixtureRequest, tmp_path: Path, fake_torch: Path) -> Iterator[AgentHost]:
+    """A host with an agent, once under the oldest Python and once under the newest."""
+    host = AgentHost(str(tmp_path / "home"), request.param)
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def one_host(tmp_path: Path, fake_torch: Path) -> Iterator[AgentHost]:
+    """A host with an agent, for what does not depend on the Python."""
+    host = AgentHost(str(tmp_path / "home"))
+    yield host
+    host.close()

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,75 +16,68 @@ from waiting import wait_until
 from agent import connect, instance, process, wire
 
 
-@pytest.fixture
-def host(tmp_path: Path) -> Iterator[AgentHost]:
-    host = AgentHost(str(tmp_path / "home"))
-    yield host
-    host.close()
-
-
-def test_the_first_connection_starts_the_daemon_and_the_next_finds_it(host: AgentHost) -> None:
-    first = host.connect()
+def test_the_first_connection_starts_the_daemon_and_the_next_finds_it(one_host: AgentHost) -> None:
+    first = one_host.connect()
     kinds = [type(message) for message in first.seen]
     assert kinds[:2] == [wire.Hello, wire.Sample]
     assert kinds[-1] is wire.Ready
     assert first.hello.build == agent_bundle().sha256
-    assert first.hello.home == host.home
-    second = host.connect()
+    assert first.hello.home == one_host.home
+    second = one_host.connect()
     assert second.hello.pid == first.hello.pid
     assert second.hello.host_id == first.hello.host_id
     assert first.request("ping")["time"] > 1e9
 
 
-def test_the_home_is_made_private(host: AgentHost) -> None:
-    Path(host.home).chmod(0o755)
-    host.connect()
-    assert Path(host.home).stat().st_mode & 0o777 == 0o700
-    assert Path(host.home, instance.SOCKET).stat().st_mode & 0o777 == 0o600
+def test_the_home_is_made_private(one_host: AgentHost) -> None:
+    Path(one_host.home).chmod(0o755)
+    one_host.connect()
+    assert Path(one_host.home).stat().st_mode & 0o777 == 0o700
+    assert Path(one_host.home, instance.SOCKET).stat().st_mode & 0o777 == 0o600
 
 
-def test_relays_that_race_get_one_daemon(host: AgentHost) -> None:
-    relays = [host.relay() for _ in range(5)]
+def test_relays_that_race_get_one_daemon(one_host: AgentHost) -> None:
+    relays = [one_host.relay() for _ in range(5)]
     pids = set()
     for relay in relays:
         assert relay.line() == NONCE.encode() + b"\n"
         relay.expect(wire.Ready)
         pids.add(relay.hello.pid)
     assert len(pids) == 1
-    assert host.log().count("is ready") == 1
-    assert "running already" not in host.log()
+    assert one_host.log().count("is ready") == 1
+    assert "running already" not in one_host.log()
 
 
 def test_a_path_too_long_for_a_unix_socket(tmp_path: Path) -> None:
     home = tmp_path / ("long" * 30) / ("longer" * 20)
-    host = AgentHost(str(home))
+    one_host = AgentHost(str(home))
     try:
-        assert host.connect().hello.home == str(home)
+        assert one_host.connect().hello.home == str(home)
     finally:
-        host.close()
+        one_host.close()
 
 
-def test_a_stale_socket_and_a_stale_lock(host: AgentHost) -> None:
+def test_a_stale_socket_and_a_stale_lock(one_host: AgentHost) -> None:
     stale = socket.socket(socket.AF_UNIX)
-    stale.bind(f"{host.home}/{instance.SOCKET}")
+    stale.bind(f"{one_host.home}/{instance.SOCKET}")
     stale.close()
-    Path(host.home, instance.LOCK).write_text("12345 1 no-boot 0 9.9.9 9\n")
-    assert host.connect().request("ping")
+    Path(one_host.home, instance.LOCK).write_text("12345 1 no-boot 0 9.9.9 9\n")
+    assert one_host.connect().request("ping")
 
 
-def test_a_killed_daemon_is_replaced_on_the_next_connect(host: AgentHost) -> None:
-    first = host.connect()
+def test_a_killed_daemon_is_replaced_on_the_next_connect(one_host: AgentHost) -> None:
+    first = one_host.connect()
     os.kill(first.hello.pid, signal.SIGKILL)
     assert first.wait() == connect.EXIT_ENDED
-    again = host.connect("--keep")
+    again = one_host.connect("--keep")
     assert again.hello.pid != first.hello.pid
     assert again.hello.host_id == first.hello.host_id
 
 
-def test_a_daemon_that_hangs_is_replaced(host: AgentHost) -> None:
-    pid = host.connect().hello.pid
+def test_a_daemon_that_hangs_is_replaced(one_host: AgentHost) -> None:
+    pid = one_host.connect().hello.pid
     os.kill(pid, signal.SIGSTOP)
-    relay = _relay_in_process(host, "import agent.connect as c; c.HELLO_SECONDS = 0.3")
+    relay = _relay_in_process(one_host, "import agent.connect as c; c.HELLO_SECONDS = 0.3")
     try:
         assert relay.returncode is None
         wait_until(lambda: gone(pid), 10, "the hanging daemon is removed")
@@ -93,20 +85,20 @@ def test_a_daemon_that_hangs_is_replaced(host: AgentHost) -> None:
         kill(pid)
         relay.kill()
         relay.communicate()
-    assert host.connect().hello.pid != pid
+    assert one_host.connect().hello.pid != pid
 
 
-def test_another_build_takes_over_and_keep_leaves_it_alone(host: AgentHost) -> None:
-    old = host.connect()
+def test_another_build_takes_over_and_keep_leaves_it_alone(one_host: AgentHost) -> None:
+    old = one_host.connect()
     data = agent_bundle().data + b"\0"  # a zip file may be followed by anything: the same code, another build
-    other = host.install(data, "f" * 64)
-    kept = host.connect("--keep", pyz=other)
+    other = one_host.install(data, "f" * 64)
+    kept = one_host.connect("--keep", pyz=other)
     assert kept.hello.pid == old.hello.pid
-    new = host.connect(pyz=other)
+    new = one_host.connect(pyz=other)
     assert new.hello.build == "f" * 64
     assert new.hello.pid != old.hello.pid
     assert old.wait() == kept.wait() == connect.EXIT_ENDED
-    assert host.connect("--keep").hello.pid == new.hello.pid, "who reconnects does not throw out the new one"
+    assert one_host.connect("--keep").hello.pid == new.hello.pid, "a reconnect does not throw it out"
     wait_until(lambda: gone(old.hello.pid), 5, "the old daemon is gone")
 
 
@@ -136,8 +128,8 @@ def test_the_protocol_of_relay_and_wire_is_one() -> None:
     assert wire.decode(connect.RETIRE) == wire.Request(0, "retire", {})
 
 
-def test_answers_still_arrive_after_our_end_of_input(host: AgentHost) -> None:
-    viewer = host.connect()
+def test_answers_still_arrive_after_our_end_of_input(one_host: AgentHost) -> None:
+    viewer = one_host.connect()
     number = viewer.ask("ping")
     viewer.end_input()
     assert viewer.answer(number)
@@ -146,15 +138,15 @@ def test_answers_still_arrive_after_our_end_of_input(host: AgentHost) -> None:
     assert viewer.wait() == 0
 
 
-def test_the_relay_goes_when_nobody_reads_any_more(host: AgentHost) -> None:
-    viewer = host.connect()
+def test_the_relay_goes_when_nobody_reads_any_more(one_host: AgentHost) -> None:
+    viewer = one_host.connect()
     assert viewer.relay.stdout is not None
     viewer.relay.stdout.close()
     assert viewer.wait(5) == 0
 
 
-def test_the_daemon_survives_what_started_it(host: AgentHost) -> None:
-    viewer = host.connect()
+def test_the_daemon_survives_what_started_it(one_host: AgentHost) -> None:
+    viewer = one_host.connect()
     pid = viewer.hello.pid
     viewer.close()
     assert process.alive(pid, process.start_time(pid) or 0)
@@ -163,16 +155,16 @@ def test_the_daemon_survives_what_started_it(host: AgentHost) -> None:
     assert f"PPid:\t{viewer.relay.pid}" not in status
     targets = {fd.name: str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir()}
     assert targets["0"] == "/dev/null"
-    assert targets["1"] == targets["2"] == f"{host.home}/agent.log"
+    assert targets["1"] == targets["2"] == f"{one_host.home}/agent.log"
     assert not [target for target in targets.values() if target.startswith("pipe:")]
 
 
 def test_the_marks_of_an_attempt_do_not_reach_the_daemon(
-    host: AgentHost, monkeypatch: pytest.MonkeyPatch
+    one_host: AgentHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENCAMP_RUN", "outer")
     monkeypatch.setenv("ENCAMP_ATTEMPT", "1")
-    pid = host.connect().hello.pid
+    pid = one_host.connect().hello.pid
     names = {entry.partition(b"=")[0] for entry in process.environ(pid)}
     assert b"ENCAMP_HOME" in names
     assert not names & {b"ENCAMP_RUN", b"ENCAMP_ATTEMPT"}
@@ -181,25 +173,25 @@ def test_the_marks_of_an_attempt_do_not_reach_the_daemon(
 class TestRefusals:
     """Each is the nonce, one sentence on standard error, and a code of its own."""
 
-    def test_a_home_that_is_a_file(self, host: AgentHost, tmp_path: Path) -> None:
+    def test_a_home_that_is_a_file(self, one_host: AgentHost, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
-        self.refused(host, str(tmp_path / "file"), connect.EXIT_HOME, "cannot use")
+        self.refused(one_host, str(tmp_path / "file"), connect.EXIT_HOME, "cannot use")
 
-    def test_a_home_that_cannot_be_made(self, host: AgentHost) -> None:
-        self.refused(host, "/proc/encamp", connect.EXIT_HOME, "cannot use /proc/encamp")
+    def test_a_home_that_cannot_be_made(self, one_host: AgentHost) -> None:
+        self.refused(one_host, "/proc/encamp", connect.EXIT_HOME, "cannot use /proc/encamp")
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-    def test_a_home_of_somebody_else(self, host: AgentHost, tmp_path: Path) -> None:
+    def test_a_home_of_somebody_else(self, one_host: AgentHost, tmp_path: Path) -> None:
         theirs = tmp_path / "theirs"
         theirs.mkdir()
         os.chown(theirs, 12345, 12345)
-        self.refused(host, str(theirs), connect.EXIT_HOME, "belongs to user 12345")
+        self.refused(one_host, str(theirs), connect.EXIT_HOME, "belongs to user 12345")
 
-    def test_a_daemon_that_does_not_start(self, host: AgentHost) -> None:
-        Path(host.home, "host.json").mkdir()
-        self.refused(host, host.home, connect.EXIT_START, "daemon ended at once: IsADirectoryError")
+    def test_a_daemon_that_does_not_start(self, one_host: AgentHost) -> None:
+        Path(one_host.home, "host.json").mkdir()
+        self.refused(one_host, one_host.home, connect.EXIT_START, "daemon ended at once: IsADirectoryError")
 
-    def test_a_lock_held_by_a_stranger(self, host: AgentHost) -> None:
+    def test_a_lock_held_by_a_stranger(self, one_host: AgentHost) -> None:
         code = (
             "import sys, agent.instance as i, agent.connect as c\n"
             "i.START_SECONDS = 0.3\n"
@@ -210,7 +202,7 @@ class TestRefusals:
             "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code, host.home],
+            [sys.executable, "-c", code, one_host.home],
             capture_output=True,
             check=False,
             text=True,
@@ -221,20 +213,20 @@ class TestRefusals:
         assert done.stderr.count("\n") == 1
 
     @pytest.mark.parametrize("arguments", [(), ("--nonce",), ("--nonce", "xyz"), ("--nonce", "aa", "--loud")])
-    def test_wrong_usage(self, host: AgentHost, arguments: tuple[str, ...]) -> None:
+    def test_wrong_usage(self, one_host: AgentHost, arguments: tuple[str, ...]) -> None:
         done = subprocess.run(
-            host.command("connect", *arguments), capture_output=True, check=False, text=True
+            one_host.command("connect", *arguments), capture_output=True, check=False, text=True
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith("encamp: connect ")
 
     @staticmethod
-    def refused(host: AgentHost, home: str, code: int, words: str) -> None:
-        host.home, before = home, host.home
+    def refused(one_host: AgentHost, home: str, code: int, words: str) -> None:
+        one_host.home, before = home, one_host.home
         try:
-            relay = host.relay()
+            relay = one_host.relay()
         finally:
-            host.home = before
+            one_host.home = before
         assert relay.line() == NONCE.encode() + b"\n"
         assert relay.line() == b""
         assert relay.wait() == code
@@ -244,12 +236,12 @@ class TestRefusals:
         assert complaint.count("\n") == 1, complaint
 
 
-def _relay_in_process(host: AgentHost, prepare: str) -> subprocess.Popen[bytes]:
+def _relay_in_process(one_host: AgentHost, prepare: str) -> subprocess.Popen[bytes]:
     """A relay with other constants."""
-    code = f"import sys; sys.path.insert(0, {host.pyz!r}); {prepare}; sys.exit(c.main(['--nonce', 'aa']))"
+    code = f"import sys; sys.path.insert(0, {one_host.pyz!r}); {prepare}; sys.exit(c.main(['--nonce', 'aa']))"
     return subprocess.Popen(
-        [host.python, "-I", "-S", "-c", code],
+        [one_host.python, "-I", "-S", "-c", code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=host.environment(),
+        env=one_host.environment(),
     )
