@@ -1,4 +1,4 @@
-"""Finding the Python that trains: real interpreters, with torch or without, and what is kept of the answers."""
+"""Finding the Python that trains: real interpreters, with torch or without, and what is kept of it."""
 
 from __future__ import annotations
 
