@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,44 @@ async def test_forty_connections_ask_once_for_a_passphrase(sshd: Sshd, client_ho
     assert len(person.paths) == 1
     assert len(person.keys) == 1
     await asyncio.gather(*(connection.close() for connection in connections))
+
+
+async def test_a_slow_person_keeps_nobody_else_waiting(sshd: Sshd, client_home: Path) -> None:
+    encrypted_key(client_home / "key", sshd, "-t", "ed25519")
+
+    class Slow(Person):
+        def __init__(self) -> None:
+            super().__init__()
+            self.answer = asyncio.Event()
+
+        async def passphrase(self, host: Host, path: str) -> str | None:
+            self.paths.append(path)
+            await self.answer.wait()
+            return "open sesame"
+
+    client, person = SshClient(), Slow()
+    host = sshd.host(identity_files=(str(client_home / "key"),))
+    waiting = [asyncio.ensure_future(client.connect(host, person)) for _ in range(20)]
+    await eventually(lambda: person.paths)
+    await (await asyncio.wait_for(client.connect(sshd.host(), person), 10)).close()
+    person.answer.set()
+    for connection in await asyncio.gather(*waiting):
+        await connection.close()
+    assert len(person.paths) == 1
+
+
+async def test_a_key_is_unlocked_before_a_password_is_asked_for(
+    run_sshd: Callable[..., Sshd], client_home: Path
+) -> None:
+    sshd = run_sshd(config="PasswordAuthentication yes")
+    encrypted_key(client_home / "key", sshd, "-t", "ed25519")
+    host = sshd.host(identity_files=(str(client_home / "key"),))
+    person = Person(passphrases=("open sesame",), passwords=(PASSWORD,))
+    await (await connect(host, person)).close()
+    assert person.prompts == []
+    person = Person(passphrases=(None,), passwords=(PASSWORD,))
+    await (await connect(host, person)).close()
+    assert len(person.paths) == len(person.prompts) == 1
 
 
 async def test_a_locked_key_does_not_stand_in_the_way_of_others(sshd: Sshd, client_home: Path) -> None:
@@ -320,7 +359,7 @@ async def test_too_many_sessions(run_sshd: Callable[..., Sshd], client_home: Pat
     sshd = run_sshd(config="MaxSessions 1")
     connection = await connect(sshd.host())
     first = await connection.open_exec("cat")
-    with pytest.raises(HostError, match="refuses to run commands"):
+    with pytest.raises(HostError, match="runs no commands"):
         await connection.open_exec("true")
     await first.close()
     await connection.close()
@@ -334,3 +373,33 @@ async def test_closing_is_bounded_when_the_host_hangs(sshd: Sshd, client_home: P
         await asyncio.wait_for(connection.close(), 5)
     finally:
         thaw()
+
+
+async def test_a_proxy_command(run_sshd: Callable[..., Sshd], client_home: Path) -> None:
+    outer, inner = run_sshd(), run_sshd()
+    config = client_home / ".ssh" / "config"
+    config.write_text(
+        f"Host box\n  HostName 127.0.0.1\n  ProxyCommand {' '.join(outer.command('-W', '%h:%p'))}\n"
+    )
+    connection = await connect(dataclasses.replace(inner.host(), hostname="box"))
+    assert await says(connection, "echo in") == b"in\n"
+    assert outer.connections() == 1
+    await connection.close()
+    config.write_text("Host box\n  ProxyCommand echo rubbish\n")
+    with pytest.raises(HostError, match="box"):
+        await connect(dataclasses.replace(inner.host(), hostname="box"))
+    config.write_text("Host box\n  ProxyCommand /nowhere/at/all\n")
+    with pytest.raises(HostError, match="ProxyCommand for box"):
+        await connect(dataclasses.replace(inner.host(), hostname="box", port=22))
+
+
+async def test_ipv6(run_sshd: Callable[..., Sshd], client_home: Path) -> None:
+    sshd = run_sshd(config="ListenAddress ::1")
+    host = dataclasses.replace(sshd.host(), hostname="::1")
+    try:
+        connection = await connect(host)
+    except Unreachable:
+        pytest.skip("this machine has no IPv6 loopback")
+    assert connection.address == f"root@[::1]:{sshd.port}"
+    await connection.close()
+    assert (client_home / "state" / "known_hosts").read_text().startswith(f"[::1]:{sshd.port} ")

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agent.bundle import Bundle
+from tui.fleet.errors import UsageError
 from tui.fleet.hosts import Host
 from tui.fleet.installer import receiver, shell_command
 
@@ -134,6 +135,12 @@ def test_no_character_that_a_shell_could_take_otherwise() -> None:
         assert NONCE not in command
         assert "@" not in script.replace('"$@"', "")
         assert len(command) < 8192
+
+
+@pytest.mark.parametrize("path", ["/a'b", "/a$(id)", "/a`id`", '/a"b', "/a\\b", "relative", "/a\n", "/é", ""])
+def test_paths_that_a_shell_could_take_otherwise_are_refused(path: str) -> None:
+    with pytest.raises(UsageError):
+        shell_command(Host("box", "h", python=path or "x"), "a" * 64, NONCE)
 
 
 def test_files_are_private_and_nothing_else_is_left(machine: Machine) -> None:

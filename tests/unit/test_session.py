@@ -280,6 +280,10 @@ async def test_an_agent_that_went_says_why(open_session: Open, client: FakeClien
     client.hello = None
     session = open_session()
     await eventually(lambda: client.relays)
+    client.relay.cut(1)
+    await eventually(lambda: session.view.link is Link.UNREACHABLE)
+    assert session.view.message == "The agent's relay on box ended with exit code 1: encamp: it said why"
+    await eventually(lambda: len(client.relays) == 2)
     client.relay.cut(92)
     with pytest.raises(HostUnfit, match="The agent on box does not start: it said why"):
         await session.connected(5)

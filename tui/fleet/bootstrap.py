@@ -106,6 +106,12 @@ async def why_ended(command: Command, host: Host) -> HostError:
         return HostUnfit(f"The agent on {host.name} does not start: {said}.", _home_hint(host))
     if command.exit_status == EXIT_ENDED:
         return Unreachable(f"The agent on {host.name} was ended or replaced.")
+    if command.exit_status:
+        said = _last_line(command.stderr_tail())
+        return Unreachable(
+            f"The agent's relay on {host.name} ended with exit code {command.exit_status}"
+            + (f": {said}" if said else ".")
+        )
     return Unreachable(f"The connection to {host.name} was lost.")
 
 

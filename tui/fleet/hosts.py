@@ -31,7 +31,8 @@ from .target import (
 __all__ = ["Host", "Inventory", "ParsedTarget", "check_name", "default_name", "parse_ssh_command"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
-_HOST_PATH = re.compile(r"(/|~/)[A-Za-z0-9_./ ~+=:@%,-]*\Z")
+HOST_PATH = r"(/|~/)[A-Za-z0-9_./ +=:@%,-]*"
+"""Paths on a host that may be named: what stays the same between double quotes in any shell."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -240,6 +241,7 @@ class Inventory:
         with self._changing():
             document = self._parse()
             change(document, self._hosts(document))
+            self._hosts(document)  # nothing is written that could not be read again
             self._write(tomlkit.dumps(document))
 
     @contextmanager
@@ -316,7 +318,7 @@ def _port(value: object) -> int:
 
 def _host_path(value: object) -> str:
     path = _text(value)
-    if not _HOST_PATH.match(path):
+    if not re.fullmatch(HOST_PATH, path):
         raise ValueError
     return path
 

@@ -11,7 +11,8 @@ import re
 
 from agent.bundle import Bundle
 
-from .hosts import Host
+from .errors import UsageError
+from .hosts import HOST_PATH, Host
 
 TOO_OLD = 97
 """Exit code of the agent under a Python before 3.8."""
@@ -112,7 +113,7 @@ def shell_command(host: Host, sha256: str, nonce: str, *, keep: bool = False, fr
         "HALF": nonce[:half],
         "OTHER": nonce[half:],
         "SHA": sha256,
-        "HOME": _on_host(host.home or ""),
+        "HOME": _on_host(host.home) if host.home else "",
         "FRESH": "1" if fresh else "",
         "PYTHONS": pythons,
         "KEEP": "--keep" if keep else "",
@@ -120,11 +121,15 @@ def shell_command(host: Host, sha256: str, nonce: str, *, keep: bool = False, fr
         "READ": _READ,
     }
     script = re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _SCRIPT.strip().replace("\n", " "))
-    assert not re.search(r"['\\!\n]", script)
     return f"exec sh -c '{script}'"
 
 
 def _on_host(path: str) -> str:
+    """The path as it stands in the script, between double quotes."""
+    if not re.fullmatch(HOST_PATH, path):
+        raise UsageError(
+            f"{path!r} cannot be used as a path on a host.", "Use letters, digits and ./_-+=:@%,"
+        )
     return "$HOME" + path[1:] if path.startswith("~/") else path
 
 

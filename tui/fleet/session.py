@@ -34,6 +34,7 @@ from .hosts import Host
 from .log_source import LogSink
 from .patience import within
 from .prompts import Prompts
+from .sanitize import printable
 from .ssh.client import SshClient
 from .store import HostView, Link, Store
 
@@ -269,8 +270,9 @@ class Session:
             self._follows.take_gap(message)
             return
         if isinstance(message, wire.Hello) and message.protocol_major != wire.PROTOCOL[0]:
+            version = printable(message.version)[:40]
             raise HostUnfit(
-                f"The agent on {self.name} (encamp {message.version}) speaks another protocol than we do.",
+                f"The agent on {self.name} (encamp {version}) speaks another protocol than we do.",
                 "Use the same version of encamp on all machines from which you look at this host.",
             )
         self.store.apply(self.name, message)

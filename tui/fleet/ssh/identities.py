@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import asyncssh
-
-Ask = Callable[[Path, bytes], Awaitable["str | None"]]
-"""Gets the passphrase of the key at a path, whose file holds these bytes; None when it stays locked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
     """One key to offer."""
 
-    offer: str | asyncssh.SSHKey
+    offer: str | asyncssh.SSHKey | tuple[asyncssh.SSHKey, str]
     """In a form that asyncssh takes: the path, so that it finds the certificate too, or the opened key."""
     public: bytes
     """By which ssh-agent knows the key."""
 
 
-async def load(paths: Sequence[Path], ask: Ask) -> tuple[list[Identity], list[Path]]:
-    """The keys in `paths` that can be offered, and the files that hold no key we can use."""
-    identities: list[Identity] = []
-    unusable: list[Path] = []
+@dataclass(frozen=True, slots=True)
+class Identities:
+    """What a list of key files comes to."""
+
+    usable: tuple[Identity, ...]
+    closed: tuple[Path, ...]
+    """Keys to be opened before it is known what to offer: an old format, the public half missing."""
+    rubbish: tuple[Path, ...]
+    """Files that hold no key that we can use."""
+
+
+def load(paths: Sequence[Path], opened: Mapping[Path, asyncssh.SSHKey]) -> Identities:
+    """Look at the keys in `paths`; those in `opened` need no passphrase. Reads files: for a thread."""
+    usable: list[Identity] = []
+    closed: list[Path] = []
+    rubbish: list[Path] = []
     for path in paths:
+        key = opened.get(path)
+        if key is not None:
+            certificate = f"{path}-cert.pub"
+            usable.append(
+                Identity((key, certificate) if Path(certificate).exists() else key, key.public_data)
+            )
+            continue
         try:
-            data = await asyncio.to_thread(path.read_bytes)
-            public = await asyncio.to_thread(_public, path, data)
-            if public is not None:
-                identities.append(Identity(str(path), public))
-                continue
-            # An old format without the public half beside it: to know what to offer, it has to be opened.
-            passphrase = await ask(path, data)
-            if passphrase is not None:
-                key = await asyncio.to_thread(asyncssh.import_private_key, data, passphrase)
-                identities.append(Identity(key, key.public_data))
+            public = _public(path)
         except (OSError, ValueError):
-            unusable.append(path)
-    return identities, unusable
+            rubbish.append(path)
+            continue
+        if public is None:
+            closed.append(path)
+        else:
+            usable.append(Identity(str(path), public))
+    return Identities(tuple(usable), tuple(closed), tuple(rubbish))
 
 
-def _public(path: Path, data: bytes) -> bytes | None:
-    """The public half, or None when it can only be had with the passphrase. Raises ValueError: no key."""
+def _public(path: Path) -> bytes | None:
+    """The public half, or None when it needs the passphrase. Raises OSError, ValueError when it is no key."""
     try:
-        return asyncssh.import_private_key(data).public_data
+        return asyncssh.read_private_key(path).public_data
     except asyncssh.KeyEncryptionError:
         pass
     except asyncssh.KeyImportError as error:

@@ -1,7 +1,4 @@
-"""The questions of a login and their answers: passwords, passphrases, how long to wait for them.
-
-Secrets live in memory, for the reconnects of this process, and nowhere else.
-"""
+"""The questions of a login and their answers: what a host asks for, and how long to wait for it."""
 
 # ruff: noqa: ARG002 (the signatures are asyncssh's)
 from __future__ import annotations
@@ -16,30 +13,13 @@ import asyncssh
 from ..hosts import Host
 from ..prompts import Prompts
 from .route import Route
+from .secrets import TRIES, Secrets
 
 TCP_SECONDS = 10.0
 """How long the host may take to accept a connection."""
 
 LOGIN_SECONDS = 20.0
 """How long it may take from there to a finished login, the user's typing not counted."""
-
-TRIES = 3
-"""How often the user may mistype."""
-
-
-class Secrets:
-    """What the user typed since this process began. One question at a time is asked about one thing."""
-
-    def __init__(self) -> None:
-        self.answers: dict[tuple[str, str], str] = {}
-        """Answers to a host's prompts, by the host's address and the prompt."""
-        self.passphrases: dict[Path, str] = {}
-        """Passphrases that were seen to open the key."""
-        self._turns: dict[object, asyncio.Lock] = {}
-
-    def turn(self, subject: object) -> asyncio.Lock:
-        """Held while the user is asked about `subject`, so that forty connections ask once."""
-        return self._turns.setdefault(subject, asyncio.Lock())
 
 
 class Patience:
@@ -97,9 +77,11 @@ class Login(asyncssh.SSHClient):
         """Whether the host would have taken a password."""
         self.declined = False
         """Whether the user was asked for one and gave none."""
-        self.locked_keys: list[Path] = []
-        """Keys that could not be used for want of their passphrase."""
-        self.unusable_keys: list[Path] = []
+        self.wanted_keys: list[Path] = []
+        """Keys that the host would accept, once they are unlocked."""
+        self.locked_keys: tuple[Path, ...] = ()
+        """Keys that the user did not unlock when asked."""
+        self.unusable_keys: tuple[Path, ...] = ()
         """Files that were to be keys and are none that we can use."""
         self.lost = asyncio.Event()
         self.loss: Exception | None = None
@@ -128,8 +110,8 @@ class Login(asyncssh.SSHClient):
         return await self._answer(f"{self._route.address}'s password: ", secret=True)
 
     def kbdint_auth_requested(self) -> str | None:
-        """Take part in keyboard-interactive, unless the user has given up already."""
-        return None if self.declined else ""
+        """Take part in keyboard-interactive, unless the user has given up or can unlock a key first."""
+        return None if self.declined or self.wanted_keys else ""
 
     async def kbdint_challenge_received(
         self, name: str, instructions: str, lang: str, prompts: Sequence[tuple[str, bool]]
@@ -145,32 +127,19 @@ class Login(asyncssh.SSHClient):
             answers.append(answer)
         return answers
 
-    async def passphrase(self, path: Path, data: bytes) -> str | None:
-        """The passphrase that opens the private key in `data`, or None."""
-        with self.patience.asking():
-            async with self._secrets.turn(path):
-                found = await self._find_passphrase(path, data)
-        if found is None:
-            self.locked_keys.append(path)
-        return found
+    def passphrase(self, name: str) -> None:
+        """The host wants a key that is locked: note it and go on with the next.
 
-    async def _find_passphrase(self, path: Path, data: bytes) -> str | None:
-        known = self._secrets.passphrases.get(path)
-        if known is not None:
-            return known
-        for _ in range(TRIES):
-            answer = await self._prompts.passphrase(self._host, str(path))
-            if answer is None:
-                return None
-            if await asyncio.to_thread(_opens, data, answer):
-                self._secrets.passphrases[path] = answer
-                return answer
-        return None
+        asyncssh asks this in one of few threads, in which nobody may wait for a person.
+        """
+        path = Path(name)
+        if path not in self.locked_keys:
+            self.wanted_keys.append(path)
 
     async def _answer(self, prompt: str, *, secret: bool) -> str | None:
         """A remembered answer at first, then the user's, until they give up or have had their tries."""
         self.interactive = True
-        if self.declined:
+        if self.declined or self.wanted_keys:
             return None
         about = (self._route.address, prompt)
         with self.patience.asking():
@@ -190,11 +159,3 @@ class Login(asyncssh.SSHClient):
                     self._given.add(answer)
                     self._secrets.answers[about] = answer
                 return answer
-
-
-def _opens(data: bytes, passphrase: str) -> bool:
-    try:
-        asyncssh.import_private_key(data, passphrase)
-    except (asyncssh.KeyImportError, asyncssh.KeyEncryptionError, ValueError):
-        return False
-    return True

@@ -33,7 +33,7 @@ END_SECONDS = 5.0
 class EmbeddedHost:
     """One server. `async with EmbeddedHost("demo-1") as server:` runs it for the body.
 
-    `environment` is added to what commands get; HOME is the server's own.
+    `environment` is added to what commands get; HOME and TMPDIR are the server's own.
     """
 
     def __init__(self, name: str, environment: Mapping[str, str] | None = None) -> None:
@@ -88,6 +88,7 @@ class EmbeddedHost:
 
     async def _start(self) -> None:
         self.home.mkdir(mode=0o700)
+        (self.folder / "tmp").mkdir(mode=0o700)
         key = asyncssh.generate_private_key("ssh-ed25519", comment=f"encamp {self.name}")
         key.write_private_key(self.client_key)
         self.client_key.chmod(0o600)
@@ -110,6 +111,7 @@ class EmbeddedHost:
             **{name: value for name, value in os.environ.items() if not name.startswith("ENCAMP_")},
             **self.environment,
             "HOME": str(self.home),
+            "TMPDIR": str(self.folder / "tmp"),
         }
         command = subprocess.Popen(  # noqa: ASYNC220 (with asyncio's own the end of the output gets lost)
             ["/bin/sh", "-c", process.command or "true"],
