@@ -1,4 +1,10 @@
-"""A job whose samples have different lengths: padded, and counted by what is not padding."""
+"""A job whose samples have different lengths: padded, and counted by what is not padding.
+
+It asks to be stopped in step JOB_STOP_AT, on the last rank.
+"""
+
+import os
+import signal
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +12,10 @@ from torch import nn
 
 PADDING = -100
 WIDTH = 8
+
+
+STOP_AT = int(os.environ.get("JOB_STOP_AT", "0")) if os.environ.get("RANK") == "1" else 0
+STEPS = 0
 
 
 def build_model(cfg):
@@ -24,6 +34,10 @@ def build_dataset(cfg, split):
 
 
 def loss(output, batch):
+    global STEPS
+    STEPS += 1
+    if STEPS == STOP_AT:
+        os.kill(os.getpid(), signal.SIGTERM)
     target = batch[1]
     total = F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=PADDING, reduction="sum")
     return total, (target != PADDING).sum()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import trainer
 from trainer.__main__ import main
@@ -72,15 +73,16 @@ def test_faults_found_later_are_one_line_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("train")
-def test_a_gpu_that_is_not_there() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        return
-    assert (
-        main(["--device", "cuda"])
-        == f"trainer: error: --device cuda: torch {torch.__version__} sees no GPU here"
-    )
+def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    said = main(["--device", "cuda"])
+    assert said == f"trainer: error: --device cuda: torch {torch.__version__} sees no GPU here"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for name, value in {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    said = main([])
+    assert said == "trainer: error: local rank 3 has no GPU: this host shows 2; start at most 2 ranks on it"
 
 
 @pytest.mark.parametrize("words", [["--step", "3"], ["--steps", "nan"], ["--precision", "fp8"], ["extra"]])
