@@ -75,7 +75,7 @@ class Attempt:
     def supervisor(self) -> Optional[Tuple[int, int]]:
         """(pid, start time) of its supervisor, while that lives."""
         values = files.read_json(self._path("supervisor.json")) or {}
-        identity = reap.read_identity(self._path("supervisor.json"))
+        identity = reap.identity_in(values)
         if identity is None or values.get("boot_id") != process.boot_id():
             return None
         return identity if process.alive(*identity) else None

@@ -14,7 +14,7 @@ import shutil
 import signal
 import subprocess
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, NamedTuple, Optional, Tuple
 
 from . import ending, environment, files, instance, paths, reap, wire
 from . import launch as launching
@@ -157,18 +157,6 @@ def add_event(attempt: Attempt, name: str, actor: str, text: str) -> None:
         files.append_json_line(os.path.join(attempt.dir, "events.jsonl"), event)
     except OSError:
         pass
-
-
-def events(home: str, run: str, attempt: int) -> List[wire.Event]:
-    """The events of one attempt, oldest first."""
-    path = os.path.join(paths.attempt_dir(home, run, attempt), "events.jsonl")
-    found = []
-    for record in files.read_json_lines(path)[0]:
-        try:
-            found.append(wire.from_json(wire.Event, {**record, "run": run, "attempt": attempt}))
-        except wire.WireError:
-            continue  # written by something else, or damaged
-    return found
 
 
 def _started(run: str, attempt: int, command: launching.Command) -> Started:

@@ -35,6 +35,7 @@ LOADED = set(sys.modules)
 import atexit
 import builtins
 import faulthandler
+import fcntl
 import mmap
 import os
 import time
@@ -46,6 +47,7 @@ for _name in set(sys.modules) - LOADED - set(sys.builtin_module_names):
 
 STEPS_MAGIC = b"ENCAMP1\0"
 STEPS_BYTES = 32
+HIGH_FD = 200
 OPTIMIZER_MODULE = "torch.optim.optimizer"
 
 MAX_MESSAGE = 8 * 1024
@@ -106,7 +108,7 @@ class Recorder:
     def dump_stacks_on_signal(self) -> None:
         """Let SIGUSR2 and crashes write the Python stacks of all threads. Raises OSError."""
         path = os.path.join(self.folder, "stacks.txt")
-        stacks = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        stacks = _out_of_the_way(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600))
         if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER: the user wants crashes on standard error
             faulthandler.enable(stacks)
         faulthandler.register(SIGUSR2, stacks)
@@ -225,6 +227,16 @@ class OptimizerWatch:
             recorder.count_steps(module)
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+def _out_of_the_way(fd: int) -> int:
+    """Give `fd` a high number: a program that closes what it did not open must not open its own there."""
+    try:
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+    except OSError:  # fewer are allowed
+        return fd
+    os.close(fd)
+    return high
 
 
 def _write_file(path: str, values: "Mapping[str, object]") -> None:

@@ -52,7 +52,11 @@ class Tree:
 
 def read_identity(path: str) -> tuple[int, int] | None:
     """(pid, start time) out of one of the attempt's files, or None when it is not there or says nothing."""
-    values = files.read_json(path) or {}
+    return identity_in(files.read_json(path) or {})
+
+
+def identity_in(values: dict[str, object]) -> tuple[int, int] | None:
+    """(pid, start time) as they stand in `values`, or None when they are not there or cannot be true."""
     pid, started = values.get("pid"), values.get("start_time")
     return (pid, started) if isinstance(pid, int) and isinstance(started, int) and pid > 1 else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from waiting import wait_until
 
-from agent import control, instance, paths, process, reap, wire
+from agent import control, files, instance, paths, process, reap, wire
 from agent.attempt import Attempt, Condition
 from agent.launch import Command
 
@@ -105,3 +105,9 @@ def ended(attempt: Attempt, timeout: float = 20.0) -> Condition:
 def log(attempt: Attempt, stream: str) -> str:
     path = Path(attempt.dir) / f"{stream}.log"
     return path.read_text() if path.exists() else ""
+
+
+def events(attempt: Attempt) -> list[tuple[object, object]]:
+    """What was done to an attempt and what happened to it: names and actors, oldest first."""
+    records, _ = files.read_json_lines(f"{attempt.dir}/events.jsonl")
+    return [(record["name"], record["actor"]) for record in records]

@@ -92,8 +92,8 @@ class Shim:
 
 
 def _comparable(ended: Ended) -> list[bytes]:
-    """The lines without the addresses of objects, which differ from process to process."""
-    return [re.sub(rb" at 0x[0-9a-f]+", b"", line) for line in ended.output.split(b"\n")]
+    """The lines without what differs from process to process: addresses of objects, times taken."""
+    return [re.sub(rb"0x[0-9a-f]{8,}| in [0-9.]+s$", b"", line) for line in ended.output.split(b"\n")]
 
 
 @pytest.fixture
@@ -113,6 +113,14 @@ def test_a_script_sees_itself_started_directly(shim: Shim, scripts: Path) -> Non
 )
 def test_a_script_is_named_as_it_was_typed(shim: Shim, scripts: Path, path: str) -> None:
     assert shim.compare("script", path, cwd=scripts.parent).code == 0
+
+
+def test_python_s_own_settings_hold(shim: Shim, scripts: Path) -> None:
+    shim.extra.update(PYTHONSAFEPATH="1", PYTHONWARNINGS="error", PYTHONDONTWRITEBYTECODE="1", PYTHONUTF8="1")
+    assert shim.compare("script", "identity.py", cwd=scripts).code == 0
+    assert shim.compare("module", "identity", cwd=scripts).code in (0, 1)
+    shim.extra.update(PYTHONFAULTHANDLER="1")
+    assert b"Fatal Python error" in shim.run("script", "ending.py", "abort", cwd=scripts).output
 
 
 def test_a_script_is_found_through_a_link_and_by_its_absolute_path(
@@ -249,6 +257,27 @@ def test_syntax_errors_are_shown_alone(shim: Shim, tmp_path: Path, source: str) 
 def test_sources_in_every_form_run(shim: Shim, tmp_path: Path, source: bytes) -> None:
     (tmp_path / "form.py").write_bytes(source)
     assert shim.compare("script", "form.py", cwd=tmp_path).code == 0
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os; print(os.open('/dev/null', 0), os.listdir('/proc/self/fd')[:4])",
+        "print('\\d')\nassert (1, 2)\nimport warnings\nwarnings.warn('careful')",
+        "import unittest\nclass T(unittest.TestCase):\n  def test(self): self.fail()\nunittest.main()",
+        "import inspect\ndef f(): pass\nprint(inspect.getsource(f), inspect.getmodule(f))",
+        "import argparse\nargparse.ArgumentParser().parse_args(['-x'])",
+        "import asyncio\nasync def f(): 1 / 0\nasyncio.run(f())",
+        "import threading\nt = threading.Thread(target=lambda: 1 / 0)\nt.start()\nt.join()",
+        "raise SystemExit(type('Code', (int,), {})(7))",
+        "def f():\n  try: yield\n  finally: print('generator closed')\ng = f(); next(g)",
+    ],
+    ids=["fds", "warnings", "unittest", "inspect", "argparse", "asyncio", "thread", "int", "generator"],
+)
+def test_ordinary_programs_do_the_same(shim: Shim, tmp_path: Path, source: str) -> None:
+    (tmp_path / "program.py").write_text(source)
+    ended = shim.compare("script", "program.py", cwd=tmp_path)
+    assert b"rank.py" not in ended.output
 
 
 def test_future_imports_of_the_shim_are_not_the_program_s(shim: Shim, tmp_path: Path) -> None:

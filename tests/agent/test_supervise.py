@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from attempts import SCRIPTS, Lab, ended, log
+from attempts import SCRIPTS, Lab, ended, events, log
 from waiting import wait_until
 
 from agent import control, ending, files, process, reap, supervise
@@ -30,10 +30,6 @@ def all_ready(attempt: Attempt) -> bool:
     return log(attempt, "rank0") == log(attempt, "rank1") == "ready\n"
 
 
-def event_names(lab: Lab, attempt: Attempt) -> list[str]:
-    return [event.name for event in control.events(lab.home, attempt.run, attempt.number)]
-
-
 # --- under every Python ------------------------------------------------------------------------------------
 
 
@@ -49,7 +45,7 @@ def test_an_attempt_that_ends_well_is_finished(any_lab: Lab) -> None:
     condition = ended(attempt)
     assert (condition.state, condition.reason, condition.exit_code) == ("finished", "", 0)
     assert exit_of(attempt)["reaped"] == []
-    assert event_names(any_lab, attempt) == ["finished"]
+    assert events(attempt) == [("finished", "supervisor")]
     assert log(attempt, "rank0") == log(attempt, "rank1") == "hello\n"
     assert log(attempt, "launcher") == ""
     assert Path(attempt.dir, "launcher.log").stat().st_mode & 0o777 == 0o600
@@ -232,7 +228,7 @@ def test_a_stop_that_is_heard_kills_nobody(lab: Lab) -> None:
     condition = ended(attempt)
     assert (condition.state, condition.reason) == ("stopped", "stopped by ann")
     assert exit_of(attempt)["reaped"] == []
-    assert event_names(lab, attempt) == ["stop", "stopped"]
+    assert events(attempt) == [("stop", "ann"), ("stopped", "supervisor")]
 
 
 def test_a_second_stop_shortens_the_first(lab: Lab) -> None:
