@@ -143,3 +143,25 @@ async def test_an_alias_for_the_key(sshd: Sshd, client_home: Path) -> None:
     await connect(sshd.host(), Person())
     assert (client_home / "state" / "known_hosts").read_text().startswith("machine-7 ssh-ed25519 ")
     assert forget_key(sshd.host()) == 1
+
+
+async def test_the_key_of_a_bastion(run_sshd: Callable[..., Sshd], client_home: Path) -> None:
+    bastion, inner = run_sshd(), run_sshd()
+    (client_home / ".ssh" / "config").write_text(
+        f"Host jump\n  HostName 127.0.0.1\n  IdentityFile {bastion.key}\n"
+    )
+    host = inner.host(proxy_jump=f"root@jump:{bastion.port}")
+    person = Person()
+    await connect(host, person)
+    assert [name for name, _, _ in person.keys] == ["jump", "box"]
+    bastion.stop()
+    bastion.new_host_key()
+    bastion.start()
+    with pytest.raises(HostKeyChanged) as changed:
+        await connect(host, person)
+    command = re.search(r"ssh-keygen -R '(\S+)' -f (\S+known_hosts)", changed.value.hint)
+    assert command
+    assert command[1] == f"[127.0.0.1]:{bastion.port}"
+    subprocess.run(["ssh-keygen", "-R", command[1], "-f", command[2]], check=True, capture_output=True)
+    await connect(host, person)
+    assert [name for name, _, _ in person.keys] == ["jump", "box", "jump"]

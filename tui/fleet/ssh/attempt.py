@@ -50,6 +50,8 @@ class Attempt:
     prompts: Prompts
     secrets: Secrets
     bastion: asyncssh.SSHClientConnection | None
+    name: str | None
+    """The host's in the inventory; None when it is a bastion itself."""
     locked: list[Path] = field(default_factory=list)
     """Keys that the user did not unlock when asked."""
 
@@ -66,7 +68,7 @@ class Attempt:
                 raise failures.key_refused(host, route, str(error)) from error
             if not trust.host_keys:
                 raise KeyUnknown(login.shown_key) from error
-            raise failures.key_changed(host, route, trust, login.shown_key, self.keys.path) from error
+            raise failures.key_changed(self.name, route, trust, login.shown_key, self.keys.path) from error
         except (asyncssh.Error, OSError, ValueError) as error:
             if login.wanted_keys:
                 raise KeyLocked(login.wanted_keys[0]) from error

@@ -62,7 +62,9 @@ class SshClient:
         keys = HostKeys(paths.known_hosts_file(), route.known_hosts)
         tunnel = None if bastion is None else bastion.tunnel()
         try:
-            connection, login = await self._insist(Attempt(host, route, keys, prompts, self.secrets, tunnel))
+            name = None if depth else host.name
+            attempt = Attempt(host, route, keys, prompts, self.secrets, tunnel, name)
+            connection, login = await self._insist(attempt)
         except BaseException:
             if bastion is not None:
                 await bastion.close()

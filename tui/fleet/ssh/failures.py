@@ -79,14 +79,16 @@ def auth_failed(route: Route, login: Login) -> AuthFailed:
     return AuthFailed(message, hint)
 
 
-def key_changed(host: Host, route: Route, trust: Trust, shown: asyncssh.SSHKey, own: Path) -> HostKeyChanged:
-    """Another key than the accepted one."""
+def key_changed(
+    name: str | None, route: Route, trust: Trust, shown: asyncssh.SSHKey, own: Path
+) -> HostKeyChanged:
+    """Another key than the accepted one. `name` is the host's in the inventory; bastions have none."""
     known = " or ".join(f"{key.get_algorithm()} {fingerprint(key)}" for key in trust.host_keys)
     now = f"{shown.get_algorithm()} {fingerprint(shown)}"
     return HostKeyChanged(
         f"{route.endpoint} shows another host key than before: it was {known}, now it is {now}.",
         "If the machine was set up anew, or its address went to a new one, say so with: "
-        + forget_command(host, route, trust, own)
+        + _forget_command(name, route, trust, own)
         + ". If not, somebody may be in between: do not connect.",
     )
 
@@ -104,10 +106,10 @@ def key_refused(host: Host, route: Route, reason: str) -> HostKeyChanged:
     )
 
 
-def forget_command(host: Host, route: Route, trust: Trust, own: Path) -> str:
+def _forget_command(name: str | None, route: Route, trust: Trust, own: Path) -> str:
     """What to type so that the old key is no longer believed."""
-    if trust.source in (own, None):
-        return f"encamp hosts forget-key {host.name}"
+    if name and trust.source == own:
+        return f"encamp hosts forget-key {name}"
     default = Path("~/.ssh/known_hosts").expanduser()
     file = "" if trust.source == default else f" -f {trust.source}"
     return f"ssh-keygen -R '{route.key_name}'{file}"
