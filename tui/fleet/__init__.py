@@ -1,1 +1,1 @@
-"""Hosts, connections, runs and what is known of them. Never imports textual: app and commands both stand on it."""
+"""Hosts, connections, runs and what is known of them. Never imports textual: app and commands stand on it."""
