@@ -11,7 +11,6 @@ import contextlib
 import importlib.util
 import os
 import shutil
-import signal
 import site
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from .fleet.prompts import NoPrompts
 from .fleet.session import Session
 from .fleet.ssh.server import EmbeddedHost
 from .fleet.store import RunView, Store
+from .lifetime import Signalled, show, until_signal
 
 PROFILE = "gpt-tiny"
 RANKS = 2
@@ -40,8 +40,6 @@ CONNECT_SECONDS = 120.0
 
 STOP_GRACE_SECONDS = 3.0
 """How long the ranks may take to leave when the demo ends."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 Say = Callable[[str], None]
 
@@ -89,35 +87,15 @@ def run(*, hosts: int, steps: int | None, headless: bool, say: Say) -> tuple[int
     """Run the demo; returns the exit code, and with `headless` its result. Raises EncampError."""
     check_possible()
     site.getuserbase()  # remembers where it is before HOME changes
+    work = _headless if headless else _with_app
     with _own_folders():
-        return asyncio.run(_run(hosts, steps, headless, say))
+        try:
+            return asyncio.run(until_signal(work(hosts, steps, say)))
+        except Signalled as end:
+            return end.exit_code, None
 
 
-async def _run(hosts: int, steps: int | None, headless: bool, say: Say) -> tuple[int, dict[str, Any] | None]:
-    main = asyncio.create_task(_headless(hosts, steps, say) if headless else _with_app(hosts, steps, say))
-    caught: list[int] = []
-
-    def on_signal(number: int) -> None:
-        # The first one ends the demo; more of them must not keep it from cleaning up.
-        if not caught:
-            caught.append(number)
-            main.cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        return await main
-    except asyncio.CancelledError:
-        if caught:
-            return 128 + caught[0], None
-        raise
-    finally:
-        for number in SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any]]:
+async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any] | None]:
     async with _launched(hosts, steps, say) as (fleet, session, run_id, clock):
         view = await runs.settled(session, await runs.wait(session, run_id, ()))
         clock.total = clock.now()
@@ -136,21 +114,13 @@ async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[
     return 0 if view.info.state == "finished" else 1, result
 
 
-async def _with_app(hosts: int, steps: int | None, say: Say) -> tuple[int, None]:
+async def _with_app(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any] | None]:
     from .app import EncampApp
 
     async with _launched(hosts, steps, say) as (fleet, _, run_id, _):
-        app = EncampApp(fleet, start_run=run_id)
-        showing = asyncio.create_task(app.run_async())
-        try:
-            await asyncio.shield(showing)
-        finally:
-            if not showing.done():
-                # Cancelling it would leave the terminal as it is: it has to be asked.
-                app.exit()
-                await showing
+        code = await show(EncampApp(fleet, start_run=run_id))
         say("ending the demo")
-    return app.return_code or 0, None
+    return code, None
 
 
 @contextlib.asynccontextmanager

@@ -138,7 +138,7 @@ def test_a_stopped_run_resumes_where_it_was(torchrun: Launcher) -> None:
     """SIGTERM to torchrun: every rank leaves at the same step with a checkpoint and status 0."""
     options = (
         *("--task", job("faults"), "--micro-batch", "3", "--accumulation", "2", "--log-every", "1"),
-        *("--steps", "300", "--workers", "1", "--checkpoint-every", "0"),
+        *("--steps", "150", "--workers", "1", "--checkpoint-every", "0"),
     )
     run = torchrun(2, *options)
     wait_until(lambda: run.step() >= 5, 60, "the fifth step")
@@ -146,7 +146,7 @@ def test_a_stopped_run_resumes_where_it_was(torchrun: Launcher) -> None:
     run.wait()  # torchrun's own status is a failure; the ranks know better
     first, other = losses(run.rank(0)), losses(run.rank(1))
     stopped = max(first)
-    assert 5 <= stopped < 300
+    assert 5 <= stopped < 150
     assert first == other
     for rank in (0, 1):
         assert json.loads((run.rank(rank) / "exit.json").read_text())["code"] == 0
@@ -157,10 +157,10 @@ def test_a_stopped_run_resumes_where_it_was(torchrun: Launcher) -> None:
 
     # A newer one that was not written to its end.
     checkpoints = torchrun.folder / "run" / "checkpoints"
-    shutil.copytree(checkpoints / f"step-{stopped}", checkpoints / "step-299")
-    (checkpoints / "step-299" / "complete.json").unlink()
+    shutil.copytree(checkpoints / f"step-{stopped}", checkpoints / "step-149")
+    (checkpoints / "step-149" / "complete.json").unlink()
     rest = torchrun(2, *options).finish()
-    assert f"ignoring {checkpoints}/step-299: it was not written to its end" in rest.log(0)
+    assert f"ignoring {checkpoints}/step-149: it was not written to its end" in rest.log(0)
     assert f"resumed from {checkpoints}/step-{stopped}: going on with step {stopped + 1}" in rest.log(1)
     whole = torchrun(2, *options, "--checkpoint-dir", str(torchrun.folder / "whole")).finish()
     assert first | losses(rest.rank(0)) == losses(whole.rank(0))  # to the last bit

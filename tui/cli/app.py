@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 
 
@@ -11,26 +10,35 @@ async def run(args: argparse.Namespace) -> int:
     """Open the app on all hosts."""
     from ..fleet.errors import UsageError
 
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not is_terminal():
         raise UsageError("The app needs a terminal.", "In scripts use the commands: encamp --help")
-    import asyncio
+    from ..lifetime import Signalled, until_signal
 
+    try:
+        return await until_signal(_show(read_only=args.read_only))
+    except Signalled as end:
+        return end.exit_code
+
+
+def is_terminal() -> bool:
+    """Whether there is a screen to draw on and a keyboard to read from."""
+    return sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()
+
+
+async def _show(*, read_only: bool) -> int:
     from ..app import EncampApp
     from ..fleet.fleet import Fleet
     from ..fleet.prompts import NoPrompts
     from ..fleet.store import Store
+    from ..lifetime import show
     from .connection import quiet_logging
     from .hosts import inventory
 
     quiet_logging()
     fleet = Fleet(inventory(), Store(), NoPrompts())  # the app takes the place of these prompts
-    app = EncampApp(fleet, read_only=args.read_only)
-    fleet.start()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, app.exit)  # ended in any other way it would leave the terminal raw
+    app = EncampApp(fleet, read_only=read_only)
     try:
-        await app.run_async()
+        fleet.start()
+        return await show(app)
     finally:
         await fleet.close()
-    return app.return_code or 0

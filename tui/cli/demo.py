@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from . import output, parser
+from .app import is_terminal
 
 if TYPE_CHECKING:
     from .parser import Commands
@@ -44,7 +44,7 @@ def demo(args: argparse.Namespace) -> int:
         raise UsageError("--steps 0 is not possible.", "It is a number of at least 1.")
     if args.json and not args.headless:
         raise UsageError("--json is for --headless.", "The app has no result to print.")
-    if not args.headless and not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if not args.headless and not is_terminal():
         raise UsageError("The demo's app needs a terminal.", "Without one: encamp demo --headless")
     code, result = demonstration.run(
         hosts=args.hosts, steps=args.steps, headless=args.headless, say=output.note

@@ -1,4 +1,4 @@
-"""Prints what breaks careless readers: all byte values, escape sequences, 10 MB in a line, no last newline."""
+"""Prints what breaks careless readers: all byte values, escape sequences, a 10 MB line, no last newline."""
 
 import os
 import sys
