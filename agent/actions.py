@@ -7,8 +7,9 @@ want different things of one run.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from typing import Any, Callable, Dict, Optional, Set
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from . import control, gpu, runs, wire
 from .attempt import Attempt
@@ -40,6 +41,16 @@ async def eventually(condition: Callable[[], bool], seconds: float) -> bool:
         await asyncio.sleep(LOOK_SECONDS)
 
 
+class _Pending:
+    """A launch or restart on its way."""
+
+    def __init__(self, begins: bool) -> None:
+        self.begins = begins
+        """The attempt is being started; before that a restart can still be called off."""
+        self.called_off = False
+        self.over = asyncio.Event()
+
+
 class Actions:
     """All that is being done to the runs of `home`. `changed` is called whenever something was done."""
 
@@ -47,9 +58,7 @@ class Actions:
         self._home = home
         self._gpus = gpus
         self._changed = changed
-        self._restarting: Dict[str, asyncio.Event] = {}
-        """Run -> set when its restart has come to an end, one way or the other."""
-        self._called_off: Set[str] = set()
+        self._pending: Dict[str, _Pending] = {}
 
     async def launch(self, spec: wire.LaunchSpec, actor: str, dry_run: bool = False) -> control.Started:
         """Start a run; returns when its launcher has been started. Raises RunError."""
@@ -57,45 +66,48 @@ class Actions:
         if dry_run:
             planned: control.Started = await in_thread(control.plan, self._home, spec, gpus=gpus)
             return planned
-        try:
+        if spec.run in self._pending:
+            raise RunError("exists", f"a run {spec.run!r} is just being started", "choose another id")
+        with self._begin(spec.run, begins=True):
             started: control.Started = await in_thread(control.launch, self._home, spec, actor, gpus=gpus)
             return started
-        finally:
-            self._changed()
 
     async def restart(self, run: str, actor: str) -> control.Started:
         """Stop the current attempt if it lives, wait until it is gone, start the next. Raises RunError."""
-        if run in self._restarting:
-            raise RunError("busy", f"{run} is just being restarted", "wait for its next attempt")
         spec = runs.current(self._home, run).launch_spec()
-        over = self._restarting[run] = asyncio.Event()
-        try:
-            gpus = 0 if spec is None else await self._count_gpus(spec)
+        gpus = 0 if spec is None else await self._count_gpus(spec)
+        if run in self._pending:
+            raise RunError("busy", f"{run} is just being started", "wait for its next attempt")
+        with self._begin(run, begins=False) as pending:
             await self._stop(run, actor, None)
-            if run in self._called_off:
+            if pending.called_off:
                 raise RunError("busy", f"{run} was stopped while it was to be restarted", "restart it again")
+            pending.begins = True
             started: control.Started = await in_thread(control.restart, self._home, run, actor, gpus=gpus)
             return started
-        finally:
-            del self._restarting[run]
-            self._called_off.discard(run)
-            over.set()
-            self._changed()
 
     async def stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
         """Stop the current attempt and wait until it is gone; a restart that is under way is called off.
 
         Another stop meanwhile can shorten the grace. Raises RunError.
         """
-        runs.current(self._home, run)
-        restart = self._restarting.get(run)
-        if restart is not None:
-            self._called_off.add(run)
-        attempt = await self._stop(run, actor, grace_seconds)
-        if restart is not None:
-            await restart.wait()  # it may have been too late, and have begun the next attempt
-            attempt = await self._stop(run, actor, grace_seconds)
-        return attempt
+        pending = self._pending.get(run)
+        if pending is not None:
+            pending.called_off = True
+            if not pending.begins:
+                await self._stop(run, actor, grace_seconds)
+            await pending.over.wait()
+        return await self._stop(run, actor, grace_seconds)
+
+    @contextlib.contextmanager
+    def _begin(self, run: str, begins: bool) -> Iterator[_Pending]:
+        pending = self._pending[run] = _Pending(begins)
+        try:
+            yield pending
+        finally:
+            del self._pending[run]
+            pending.over.set()
+            self._changed()
 
     async def gpu_status(self) -> wire.GpuStatus:
         """What the NVIDIA driver says, once it has said something."""

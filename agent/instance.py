@@ -141,8 +141,9 @@ def sign_lock(lock: int) -> Holder:
     pid = os.getpid()
     started = process.start_time(pid) or 0
     holder = Holder(pid, started, process.boot_id() or "-", build_id(), version.VERSION, PROTOCOL_MAJOR)
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, holder.line().encode("ascii"), 0)
+    line = holder.line().encode("ascii")
+    os.pwrite(lock, line, 0)  # before the file is cut: on a full disk its block may not come back
+    os.ftruncate(lock, len(line))
     return holder
 
 
@@ -187,6 +188,8 @@ def spawn(lock: int) -> None:
     word = os.read(ready, 16) if answered else b""
     os.close(ready)
     if word != b"ready":
+        if not os.statvfs(".").f_bavail:
+            raise StartFailed(f"no space is left on the disk of {os.getcwd()}")
         what = "ended at once" if answered else f"was not ready after {START_SECONDS:.0f} s"
         raise StartFailed(f"the agent's daemon {what}: {_last_line()} (see {os.path.abspath(LOG)})")
 

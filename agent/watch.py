@@ -98,7 +98,8 @@ class Watcher:
         messages: List[wire.Message] = []
         found = self._registry.runs()
         for run in found:
-            if self._told.get(run.run) == run:
+            told = self._told.get(run.run)
+            if told is run or told == run:
                 continue
             self._told[run.run] = run
             messages.append(_bounded(run))

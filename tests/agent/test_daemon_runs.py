@@ -162,6 +162,14 @@ def test_a_stop_calls_off_a_restart(one_host: AgentHost) -> None:
     assert len(viewer.request("run", run="run-a")["attempts"]) == 1
 
 
+def test_a_stop_right_behind_the_launch(one_host: AgentHost) -> None:
+    viewer = one_host.connect()
+    launch = viewer.ask("launch", spec=one_host.spec("run-a", "forever"), actor="ann")
+    stop = viewer.ask("stop", run="run-a", actor="ann", grace_seconds=1)
+    assert viewer.answer(launch)["attempt"] == 1
+    assert viewer.answer(stop)["state"] == "stopped"
+
+
 def test_code_arrives_in_pieces_and_is_on_the_path(one_host: AgentHost) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
