@@ -187,9 +187,40 @@ async def test_search_goes_up_from_the_end_and_on_from_there() -> None:
         await eventually(lambda: "no match below" in app.title_line)
         await pilot.press("N")
         await eventually(lambda: _cursor_text(app) == "first Error here")
+        await pilot.press("n")
+        await eventually(lambda: "no match below" in app.title_line)
+        await pilot.press("k")
+        await eventually(lambda: "no match" not in app.title_line)
         # Escape clears the highlight, and only then is free for others.
         await pilot.press("escape")
         assert app.pane.view.pattern is None
+        assert app.pane.check_action("clear", ()) is False
+
+
+async def test_a_long_search_says_how_far_it_is_and_can_be_stopped() -> None:
+    source = MemorySource(lines(50_000))
+    source.search_limit = 100
+    async with running(source, (120, 30)) as (app, pilot):
+        await pilot.press("slash", *"nowhere", "enter")
+        await eventually(lambda: "searching up, at" in app.title_line)
+        await pilot.press("escape")
+        assert "searching" not in app.title_line
+        asked = len(source.searches)
+        await pilot.pause(0.2)
+        assert len(source.searches) <= asked + 1
+
+
+async def test_typing_a_search_does_not_move_the_log() -> None:
+    source = MemorySource(lines(1_000))
+    async with running(source) as (app, pilot):
+        await pilot.press("pageup")
+        before = app.screen_rows()
+        await pilot.press("slash", "s")
+        assert app.screen_rows() == before
+        assert not app.query_one("#log-title").display
+        await pilot.press("escape")
+        assert app.screen_rows() == before
+        assert app.query_one("#log-title").display
 
 
 def _cursor_text(app: PaneApp) -> str:

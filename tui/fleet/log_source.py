@@ -123,7 +123,14 @@ class SessionSource:
 
     async def read(self, offset: int, length: int) -> LogSlice:
         """See `LogSource`."""
-        return LogSlice(*await self._session.read_log(*self._key, offset, length))
+        part = LogSlice(*await self._session.read_log(*self._key, offset, length))
+        if offset >= 0:
+            wrong = part.offset != offset or len(part.data) > length
+        else:
+            wrong = part.offset < 0 or part.offset + len(part.data) > part.size
+        if wrong:
+            raise EncampError("the host sends another part of the log than it was asked for")
+        return part
 
     async def follow(self, offset: int, sink: LogSink) -> None:
         """See `LogSource`."""
@@ -148,10 +155,15 @@ class SessionSource:
                 "ignore_case": ignore_case,
             },
         )
-        found, scanned_to, more = result.get("offset"), result.get("scanned_to"), result.get("more")
-        if not isinstance(scanned_to, int) or not (found is None or isinstance(found, int)):
+        found, scanned_to, more = result.get("offset"), result.get("scanned_to"), result.get("more") is True
+        if type(scanned_to) is not int or not (found is None or type(found) is int):
             raise EncampError("the host's answer to the search makes no sense")
-        return SearchStep(found, scanned_to, more is True)
+        # A host that answers without getting on would keep us asking for ever.
+        place = found if found is not None else scanned_to
+        gets_on = 0 <= place < offset if backward else place >= offset + (found is None)
+        if not gets_on and (found is not None or more):
+            raise EncampError("the host's answer to the search makes no sense")
+        return SearchStep(found, scanned_to, more)
 
     def condition(self) -> Condition:
         """See `LogSource`."""

@@ -16,6 +16,9 @@ from .. import formatting as fmt
 from .. import plotting
 from .toned import Piece, Toned, length
 
+ALIGN = 8
+"""Plots over steps use a multiple of so many columns: side by side they then have the same steps."""
+
 NOTICE_SECONDS = 10.0
 """How long a title is emphasised after its range has grown."""
 
@@ -84,9 +87,10 @@ class Graph(Toned):
             values = plotting.window(self._curve.points, 2 * width, self._curve.seconds)
             self._span = f"last {fmt.span(self._curve.seconds)}"
         else:
-            values, start, bucket = plotting.buckets(self._curve.points, 2 * width)
+            columns = max(ALIGN, 2 * width // ALIGN * ALIGN)
+            values, start, bucket = plotting.buckets(self._curve.points, columns)
             values += [None] * (2 * width - len(values))
-            end = start + bucket * 2 * width
+            end = start + bucket * columns
             self._span = f"steps {fmt.count(int(start))}–{fmt.count(int(end))}" if bucket else ""
         grown = self.range.grown
         if self._grows:

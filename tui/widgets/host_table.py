@@ -41,6 +41,29 @@ COLUMN_ORDERS = {
 """Which order a click on a column's title asks for."""
 
 
+CPU_COLUMNS = (
+    Column("gpus", "GPUS", 8, keep=4),
+    Column("cpu", "CPU", 5, right=True, keep=10),
+    Column("cpubar", "", 5, keep=9, widest=8, gap=1),
+    Column("ram", "RAM", 10, right=True, keep=8),
+)
+"""What a fleet without any GPU works with."""
+
+
+def _device_columns(most_gpus: int) -> tuple[Column, ...]:
+    return (
+        Column("gpus", "GPUS", 10, keep=9, widest=18),
+        Column("util", "UTIL", 5, right=True, keep=10),
+        Column("bars", "", max(4, min(16, most_gpus)), keep=8, gap=1),
+        Column("memory", "MEMORY", 10, right=True, keep=7),
+        Column("power", "POWER", 11, right=True, keep=4),
+        Column("hot", "TEMP", 4, right=True, keep=0),
+        Column("cpu", "CPU", 5, right=True, keep=6),
+        Column("cpubar", "", 4, keep=1, widest=8, gap=1),
+        Column("ram", "RAM", 10, right=True, keep=3),
+    )
+
+
 class HostTable(Table[Row]):
     """All hosts of a store."""
 
@@ -128,30 +151,12 @@ class HostTable(Table[Row]):
         hosts = self.store.hosts.values()
         names = max((len(host.name) for host in hosts), default=4)
         runs = max((len(facts.run.id) for host in hosts if (facts := self.facts(host)).run), default=3)
-        cores = [
-            Column("cpu", "CPU", 5, right=True, keep=6),
-            Column("cpubar", "", 4, keep=1, widest=8, gap=1),
-            Column("ram", "RAM", 10, right=True, keep=3),
-        ]
-        gpus: list[Column] = []
         most = max((facts.gpus.number_of for host in hosts if (facts := self.facts(host)).gpus), default=0)
-        if most:
-            gpus = [
-                Column("gpus", "GPUS", 10, keep=9, widest=18),
-                Column("util", "UTIL", 5, right=True, keep=10),
-                Column("bars", "", max(4, min(16, most)), keep=8, gap=1),
-                Column("memory", "MEMORY", 10, right=True, keep=7),
-                Column("power", "POWER", 11, right=True, keep=4),
-                Column("hot", "TEMP", 4, right=True, keep=0),
-            ]
-        else:
-            cores.insert(0, Column("gpus", "GPUS", 8, keep=2))
         return [
             Column("mark", "", 1, keep=20, gap=0),
-            Column("host", "HOST", max(6, min(14, names)), keep=19, widest=min(32, names), gap=1),
-            Column("state", "STATE", 12, keep=18, widest=14),
-            *gpus,
-            *cores,
+            Column("host", "HOST", max(6, min(12, names)), keep=19, widest=min(32, names), gap=1),
+            Column("state", "STATE", 14, keep=18),
+            *(_device_columns(most) if most else CPU_COLUMNS),
             Column("run", "RUN", max(8, min(14, runs + 2)), keep=15, widest=min(32, runs + 2)),
             Column("step", "STEP", 8, right=True, keep=2, widest=9),
             Column("history", "LAST MINUTE", 30, keep=-1),

@@ -43,6 +43,7 @@ class LogPane(Vertical):
             "slash", "search", "search", id="log.search", key_display="/", tooltip="search; n and N go on"
         ),
         Binding("n", "find(1)", "next match", show=False, id="log.next", tooltip="next match"),
+        Binding("escape", "clear", "clear", show=False, id="log.clear", tooltip="nothing marked, no search"),
         Binding("N", "find(-1)", "previous match", show=False, id="log.previous", tooltip="previous match"),
     ]
 
@@ -71,13 +72,15 @@ class LogPane(Vertical):
         self._shown: object = None
         self._worker: Worker[None] | None = None
         self._note = ""
+        self._noted_at: object = None
+        self._searching = False
         self._prefix: tuple[Prefix, int] | None = None
 
     def compose(self) -> ComposeResult:
-        """Title, log, search."""
+        """Title, or the search in its place, and the log."""
         yield Lines(id="log-title")
-        yield LogView()
         yield LogSearch()
+        yield LogView()
 
     @property
     def view(self) -> LogView:
@@ -98,7 +101,7 @@ class LogPane(Vertical):
         """Show any log. `prefix` says what stands before a line."""
         self._stop()
         self._shown = source
-        self._note = ""
+        self._say("")
         self._prefix = (prefix, prefix_width) if prefix is not None else None
         self.feed = LogFeed(source, on_fetched=self._fetched)
         if self.is_mounted:
@@ -118,7 +121,7 @@ class LogPane(Vertical):
         self._flush()
 
     def _stop(self) -> None:
-        self.workers.cancel_group(self, "log-search")
+        self._stop_search()
         if self._worker is not None:
             self._worker.cancel()
             self._worker = None
@@ -143,7 +146,7 @@ class LogPane(Vertical):
     def _feed_ended(self, event: Worker.StateChanged) -> None:
         """Say so when the feed failed in a way that nobody foresaw."""
         if event.worker is self._worker and event.state is WorkerState.ERROR:
-            self._note = f"encamp failed to read this log: {event.worker.error!r}"
+            self._say(f"encamp failed to read this log: {event.worker.error!r}")
 
     # --- looking --------------------------------------------------------------------------------------
 
@@ -169,6 +172,8 @@ class LogPane(Vertical):
         assert self.feed is not None
         reader = self.view.reader
         if reader is not None:
+            if self._note and not self._searching and self._noted_at != reader.place:
+                self._say("")  # the reader went on
             title = log_status.title(self.feed, reader, condition, self._note, self.size.width)
             self.query_one("#log-title", Lines).show([title])
 
@@ -176,11 +181,40 @@ class LogPane(Vertical):
         """The title is as wide as the pane."""
         self._flush()
 
+    def _say(self, note: str) -> None:
+        """Say something in the title until the reader goes on."""
+        self._note = note
+        self._noted_at = self.view.reader.place if self.is_mounted and self.view.reader is not None else None
+
     # --- searching ------------------------------------------------------------------------------------
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Escape means something here only while there is something to clear."""
+        if action == "clear":
+            return self._searching or self.view.marked
+        return super().check_action(action, parameters)
+
+    def action_clear(self) -> None:
+        """Stop searching, mark nothing, highlight nothing."""
+        self._stop_search()
+        self.view.unmark()
+        self._flush()
+
+    def _stop_search(self) -> None:
+        self.workers.cancel_group(self, "log-search")
+        if self._searching:
+            self._searching = False
+            self._say("")
+
     def action_search(self) -> None:
-        """Ask what to search for."""
+        """Ask what to search for, in the title's place: the log does not move."""
+        self.query_one("#log-title").display = False
         self.query_one(LogSearch).open()
+
+    def _close_search(self) -> None:
+        self.query_one(LogSearch).close()
+        self.query_one("#log-title").display = True
+        self.view.focus()
 
     @on(LogSearch.Typed)
     def _typed(self, event: LogSearch.Typed) -> None:
@@ -190,14 +224,13 @@ class LogPane(Vertical):
     @on(LogSearch.Left)
     def _left(self, event: LogSearch.Left) -> None:
         event.stop()
-        self.query_one(LogSearch).close()
+        self._close_search()
         self.view.highlight(self.query_text.pattern if self.query_text is not None else None)
-        self.view.focus()
 
     @on(LogSearch.Entered)
     def _entered(self, event: LogSearch.Entered) -> None:
         event.stop()
-        self.view.focus()
+        self._close_search()
         if event.query.text:
             self.query_text = event.query
         reader = self.view.reader
@@ -219,6 +252,7 @@ class LogPane(Vertical):
             return
         self.view.highlight(self.query_text.pattern)
         item = reader.window.item_at(min(reader.here, reader.window.size - 1))
+        self._searching = True
         # Forward finds from an offset on, backward before it: to skip a line is to begin at its other end.
         self._find(self.feed, self.query_text, item.start if backward is skip else item.end, backward)
 
@@ -238,18 +272,19 @@ class LogPane(Vertical):
     @on(Searched)
     def _searched(self, event: Searched) -> None:
         event.stop()
-        if event.query != self.query_text:
+        if event.query != self.query_text or not self._searching:
             return
+        self._searching = event.scanned_to is not None
         if event.scanned_to is not None:
-            self._note = log_status.searching(event.scanned_to, event.backward)
+            self._say(log_status.searching(event.scanned_to, event.backward))
         elif event.found is not None:
-            self._note = ""
+            self._say("")
             self.view.jump(event.found)
         elif event.error:
-            self._note = f"not found in what is loaded, and the rest cannot be searched: {event.error}"
+            self._say(f"not in what is loaded, and the rest cannot be searched: {event.error}")
         else:
             where, key = ("above", "n") if event.backward else ("below", "N")
-            self._note = f"no match {where} · {key} looks the other way"
+            self._say(f"no match {where} · {key} looks the other way")
         self._flush()
 
     @property

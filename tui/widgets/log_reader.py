@@ -97,6 +97,11 @@ class Reader:
     def _parts_of(self, item: Item) -> int:
         return self.drawn(item).parts if isinstance(item, Line) else 1
 
+    @property
+    def place(self) -> object:
+        """Changes when the reader goes somewhere else."""
+        return self.following, self.cursor, None if self.following else self._top
+
     def state(self) -> object:
         """Changes with everything that `arrange` depends on."""
         return self.window.revision, self.following, self._top, self._width, self._height, self.wrap

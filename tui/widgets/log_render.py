@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -17,13 +17,12 @@ from rich.cells import get_character_cell_size
 from rich.color import Color as RichColor
 from rich.segment import Segment
 from rich.style import Style
-from textual.strip import Strip
 
 from ..fleet.log_window import Shown
 from ..fleet.sanitize import Color, Sgr
 
-Span = tuple[int, int, Style]
-"""Characters [start, end) of a line drawn in a style over their own."""
+Layer = tuple[Style, Sequence[tuple[int, int]]]
+"""A style and the ranges of characters, in order and apart, that are drawn in it over their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +91,10 @@ def _breaks(text: str, width: int, narrow: bool) -> tuple[int, ...]:
 
 
 def segments(
-    drawn: Drawn, start: int, end: int, base: Style, quiet: Style, spans: Sequence[Span] = ()
+    drawn: Drawn, start: int, end: int, base: Style, quiet: Style, layers: Sequence[Layer] = ()
 ) -> list[Segment]:
     """Characters [start, end) of a line as segments over `base`; the note about a cut is drawn in `quiet`."""
-    if not spans and len(drawn.pieces) == 1 and end <= drawn.note_at:
+    if not layers and len(drawn.pieces) == 1 and end <= drawn.note_at:
         return [Segment(drawn.text[start:end], style_of(drawn.pieces[0][1], base))]
     result: list[Segment] = []
     own: list[tuple[int, Style]] = []
@@ -104,45 +103,45 @@ def segments(
         position += len(text)
         own.append((position, style_of(sgr, base)))
     own.append((len(drawn.text), quiet))
-    spans = [span for span in spans if span[0] < end and span[1] > start]
     low = start
     for piece_end, style in own:
         high = min(piece_end, end)
         if low < high:
-            result += _highlighted(drawn.text, low, high, style, spans)
+            result += _layered(drawn.text, low, high, style, layers)
             low = high
     return result
 
 
-def _highlighted(text: str, low: int, high: int, style: Style, spans: Sequence[Span]) -> list[Segment]:
-    """Characters [low, high), all of one style, with the spans that reach into them drawn over."""
-    if not spans:
+def _layered(text: str, low: int, high: int, style: Style, layers: Sequence[Layer]) -> list[Segment]:
+    """Characters [low, high), all of one style, with the layers drawn over, the last one on top."""
+    if not layers:
         return [Segment(text[low:high], style)]
     cuts = {low, high}
-    for start, end, _ in spans:
-        cuts.update((min(max(start, low), high), min(max(end, low), high)))
+    for _, spans in layers:
+        cuts.update(min(max(cut, low), high) for span in spans for cut in span)
     result: list[Segment] = []
+    at = [0] * len(layers)
     for first, last in pairwise(sorted(cuts)):
         over = style
-        for start, end, span_style in spans:
-            if start <= first and last <= end:
-                over = over + span_style
+        for index, (layer_style, spans) in enumerate(layers):
+            while at[index] < len(spans) and spans[at[index]][1] <= first:
+                at[index] += 1
+            if at[index] < len(spans) and spans[at[index]][0] <= first:
+                over = over + layer_style
         result.append(Segment(text[first:last], over))
     return result
 
 
-def strip(parts: Iterable[Segment], width: int, base: Style) -> Strip:
-    """Segments cut or padded to exactly `width` cells."""
-    return Strip(parts).adjust_cell_length(width, base)
-
-
-def matches(pattern: re.Pattern[str] | None, text: str, style: Style) -> list[Span]:
-    """Every match of a search in a line."""
-    if pattern is None:
-        return []
-    return [
-        (match.start(), match.end(), style) for match in pattern.finditer(text) if match.end() > match.start()
-    ]
+def matches(pattern: re.Pattern[str], text: str, start: int, end: int) -> list[tuple[int, int]]:
+    """Where a search matches within [start, end) or across its edges; matches that touch are one."""
+    spans: list[tuple[int, int]] = []
+    reach = len(pattern.pattern)
+    for match in pattern.finditer(text, max(0, start - reach), end + reach):
+        if spans and spans[-1][1] == match.start():
+            spans[-1] = (spans[-1][0], match.end())
+        else:
+            spans.append(match.span())
+    return spans
 
 
 @lru_cache(maxsize=2048)

@@ -1,4 +1,4 @@
-"""The line below a log in which a search is typed."""
+"""The line above a log in which a search is typed."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ class LogSearch(Horizontal):
 
     @dataclass
     class Entered(Message):
-        """The search is to be made; the line is closed."""
+        """The search is to be made; the owner closes the line."""
 
         query: Query
 
     class Left(Message):
-        """The line is closed without a search."""
+        """No search; the owner closes the line."""
 
     def compose(self) -> ComposeResult:
         """The sign and the field."""
@@ -86,7 +86,7 @@ class LogSearch(Horizontal):
         field.focus()
 
     def close(self) -> None:
-        """Hide the line; the owner gives the focus back."""
+        """Hide the line."""
         self.remove_class("-open")
 
     @on(Input.Changed)
@@ -98,7 +98,6 @@ class LogSearch(Horizontal):
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         event.stop()
-        self.close()
         self.post_message(self.Entered(Query(event.value)))
 
     def on_descendant_blur(self) -> None:

@@ -19,6 +19,7 @@ from ..fleet.log_window import Hole, Line
 from . import log_render
 from .log_layout import Row
 from .log_reader import Reader
+from .log_render import Layer
 from .log_selection import Point
 from .toned import Toned
 
@@ -95,14 +96,6 @@ class LogView(Toned, can_focus=True):
             "space", "mark", "mark", show=False, id="log.mark", tooltip="mark lines from here to the cursor"
         ),
         Binding("y", "copy", "copy", id="log.copy", tooltip="copy the marked lines, or this one"),
-        Binding(
-            "escape",
-            "unmark",
-            "unmark",
-            show=False,
-            id="log.unmark",
-            tooltip="mark nothing, highlight nothing",
-        ),
     ]
 
     def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
@@ -197,11 +190,10 @@ class LogView(Toned, can_focus=True):
 
     # --- keys -----------------------------------------------------------------------------------------
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Escape means something here only while there is something to unmark."""
-        if action == "unmark":
-            return self.pattern is not None or (self.reader is not None and self.reader.selection is not None)
-        return super().check_action(action, parameters)
+    @property
+    def marked(self) -> bool:
+        """Whether anything is marked or highlighted."""
+        return self.pattern is not None or (self.reader is not None and self.reader.selection is not None)
 
     def action_cursor(self, delta: int) -> None:
         """To the next or the previous line."""
@@ -258,7 +250,7 @@ class LogView(Toned, can_focus=True):
             self.reader.mark()
             self._repaint()
 
-    def action_unmark(self) -> None:
+    def unmark(self) -> None:
         """Mark nothing, highlight nothing."""
         self.pattern = None
         if self.reader is not None:
@@ -428,13 +420,16 @@ class LogView(Toned, can_focus=True):
         start, end = drawn.part_range(row.part)
         if not self.wrap:
             start, end = drawn.index_at(0, self.reader.x), drawn.index_at(0, self.reader.x + width)
-        spans = log_render.matches(self.pattern, drawn.text, self._part_style("log--match"))
+        layers: list[Layer] = []
+        found = log_render.matches(self.pattern, drawn.text, start, end) if self.pattern is not None else []
+        if found:
+            layers.append((self._part_style("log--match"), found))
         selection = self.reader.selection
         marked = selection.span(line.start, drawn.note_at) if selection is not None else None
         if marked is not None:
-            spans.append((*marked, self._part_style("log--selection")))
+            layers.append((self._part_style("log--selection"), [marked]))
         base, quiet = self.tone_style("", over), self.tone_style("quiet", over)
-        parts = log_render.segments(drawn, start, end, base, quiet, spans)
+        parts = log_render.segments(drawn, start, end, base, quiet, layers)
         if not drawn.narrow:
             parts = list(Strip(parts).adjust_cell_length(width, base))
         elif end - start < width:

@@ -14,6 +14,10 @@ from .table import Table
 from .toned import Piece
 
 
+GPU_CELLS = ("util", "power", "memory")
+"""What a GPU does is the rank's doing only as long as the rank lives."""
+
+
 class RankTable(Table[int]):
     """Ranks by number; `LAUNCHER` is the last row."""
 
@@ -88,6 +92,9 @@ class RankTable(Table[int]):
         sample = rank.sample
         mark = fmt.rank_mark(sample.state, sample.exit_code)
         alive = sample.state in ("running", "starting")
+        if alive and not live:
+            # The run is over and nobody said how this rank went.
+            alive, mark = False, fmt.Mark("?", "not seen", fmt.NOT_KNOWN)
         cells: dict[str, Cell] = {
             "mark": (mark.glyph, mark.tone),
             "rank": str(sample.rank),
@@ -108,17 +115,17 @@ class RankTable(Table[int]):
             cells["cpu"] = cells["rss"] = fmt.NONE
             cells["process"] = (mark.word, mark.tone)
         if sample.gpu is not None:
-            cells |= self._gpu_cells(host, sample)
+            cells |= self._gpu_cells(host, sample) if alive else dict.fromkeys(GPU_CELLS, fmt.NONE)
+            cells["gpu"] = str(sample.gpu)
         return cells
 
     def _gpu_cells(self, host: HostView, sample: wire.RankSample) -> dict[str, Cell]:
         gpus = host.sample.gpu.gpus if host.sample is not None else ()
         gpu = next((gpu for gpu in gpus if gpu.index == sample.gpu), None)
         if gpu is None:
-            return {"gpu": str(sample.gpu), "util": fmt.UNKNOWN}
+            return {"util": fmt.UNKNOWN}
         use = gpu.utilization_percent
         return {
-            "gpu": str(gpu.index),
             "util": fmt.percent(use),
             "bar": (fmt.bar(None if use is None else use / 100, width_of(self.slots, "bar")), "util"),
             "power": fmt.watts(gpu.power_watts),
