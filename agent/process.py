@@ -18,10 +18,17 @@ MAX_ENVIRON = 2 * 1024 * 1024
 class Stat:
     """What one reading of /proc/PID/stat says."""
 
-    __slots__ = ("cpu_ticks", "parent", "pid", "rss_bytes", "start_time", "state")
+    __slots__ = ("cpu_ticks", "parent", "pid", "rss_bytes", "start_time", "state", "threads")
 
     def __init__(
-        self, pid: int, state: str, parent: int, cpu_ticks: int, start_time: int, rss_bytes: int
+        self,
+        pid: int,
+        state: str,
+        parent: int,
+        cpu_ticks: int,
+        start_time: int,
+        rss_bytes: int,
+        threads: int = 1,
     ) -> None:
         self.pid = pid
         self.state = state
@@ -29,14 +36,20 @@ class Stat:
         self.parent = parent
         self.cpu_ticks = cpu_ticks
         """User and system time of all its threads, in ticks of 1 / `TICKS_PER_SECOND` seconds."""
+        self.threads = threads
+        """How many there are, the first one included also when it has ended."""
         self.start_time = start_time
         """Ticks from the boot of the machine to its start."""
         self.rss_bytes = rss_bytes
 
     @property
     def dead(self) -> bool:
-        """Whether it runs no more: what is left of it only waits for its parent to look."""
-        return self.state in "ZX"
+        """Whether it runs no more: what is left of it only waits for its parent to look.
+
+        Its state is that of its first thread. While another one is still on its way out, which may hang in a
+        driver, the process has its memory, that on a GPU included.
+        """
+        return self.state in "ZX" and self.threads <= 1
 
 
 def stat(pid: int) -> Stat | None:
@@ -62,6 +75,7 @@ def stat(pid: int) -> Stat | None:
         int(fields[11]) + int(fields[12]),
         int(fields[19]),
         int(fields[21]) * PAGE_BYTES,
+        int(fields[17]),
     )
 
 

@@ -39,6 +39,9 @@ LEFTOVER_GRACE_SECONDS = 5.0
 KILL_SECONDS = 30.0
 """How long after SIGKILL a process is given up: it hangs in the kernel."""
 
+COLLECT_SECONDS = 2.0
+"""How long the launcher's exit code is waited for when it had to be killed."""
+
 RETRY_SECONDS = 5.0
 """Pause before the end is recorded again on a disk that is full."""
 
@@ -247,7 +250,9 @@ class Supervisor:
     # --- the end ------------------------------------------------------------------------------------------
 
     def _record_end(self) -> None:
-        self._pause(0)  # the launcher may have been killed and not been collected yet
+        deadline = time.monotonic() + COLLECT_SECONDS
+        while self._ours and not self._collected and time.monotonic() < deadline:
+            self._pause(0.01)
         stop = files.read_json(self._path("stop.json"))
         if not self._ours:
             self._code = self._code_from_ranks()

@@ -74,6 +74,24 @@ def test_identity_is_pid_and_start_time_and_a_zombie_is_dead(sleeper: subprocess
     assert process.start_time(sleeper.pid) is None
 
 
+def test_a_process_lives_as_long_as_one_of_its_threads() -> None:
+    leave = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,)).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with subprocess.Popen([sys.executable, "-S", "-c", leave]) as child:
+        try:
+            wait_until(lambda: getattr(process.stat(child.pid), "state", "") == "Z")
+            started = process.start_time(child.pid)
+            assert started is not None
+            assert process.alive(child.pid, started)
+        finally:
+            child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert not process.alive(child.pid, started)
+
+
 def test_marks_find_a_process_only_when_all_of_them_are_there(sleeper: subprocess.Popen[bytes]) -> None:
     mark = {"ENCAMP_TEST_MARK": "one"}
     assert process.marked(mark) == {sleeper.pid: process.start_time(sleeper.pid)}
