@@ -1,0 +1,155 @@
+"""Host keys and passwords, asked for on a terminal or settled by options, against a real OpenSSH server."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+from e2e.camp import Camp
+from ssh.sshd import PASSWORD, Sshd
+from waiting import wait_until
+
+pytestmark = pytest.mark.sshd
+
+
+class Terminal:
+    """A command on a terminal of its own, with somebody who types."""
+
+    def __init__(self, camp: Camp, *words: str) -> None:
+        self.master, terminal = pty.openpty()
+        os.set_blocking(self.master, False)
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tui", *words],
+            env=camp.env,
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=terminal,
+        )
+        os.close(terminal)
+
+    def sees(self, text: str) -> bool:
+        """Whether the terminal has shown `text`."""
+        with contextlib.suppress(OSError):
+            self.shown += os.read(self.master, 65536)
+        return text.encode() in self.shown
+
+    def wait(self, text: str) -> None:
+        wait_until(lambda: self.sees(text), 20, f"{text} on the terminal")
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def end(self) -> tuple[int, bytes]:
+        out, _ = self.process.communicate(timeout=30)
+        self.sees("")
+        return self.process.returncode, out
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+        os.close(self.master)
+
+
+@pytest.fixture
+def terminal(newcomer: Camp) -> Iterator[Callable[..., Terminal]]:
+    """Start commands on terminals."""
+    started: list[Terminal] = []
+
+    def start(*words: str) -> Terminal:
+        started.append(Terminal(newcomer, *words))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()
+
+
+def note_down(camp: Camp, server: Sshd) -> None:
+    """Put a host into the list without connecting to it."""
+    command = f"ssh -p {server.port} -i {server.key} -o IdentitiesOnly=yes {server.user}@127.0.0.1"
+    camp.run("hosts", "add", command, "--name", "box", "--no-connect")
+
+
+def test_a_new_key_needs_consent_and_nobody_is_there(newcomer: Camp, box: Sshd) -> None:
+    note_down(newcomer, box)
+    done = newcomer.run("status", "box", code=3)
+    assert box.fingerprint() in done.out.decode()
+    assert "--accept-new-host-key" in done.out.decode()
+    host = newcomer.run("status", "--json", code=3).json["hosts"][0]
+    assert host["state"] == "new-host-key"
+    assert newcomer.run("status", "--json", "--accept-new-host-key").json["hosts"][0]["state"] == "live"
+    assert newcomer.run("status", "--json").json["hosts"][0]["state"] == "live", "accepted for good"
+
+
+def test_a_new_key_is_shown_on_the_terminal_and_only_a_whole_yes_accepts_it(
+    newcomer: Camp, box: Sshd, terminal: Callable[..., Terminal]
+) -> None:
+    note_down(newcomer, box)
+    first = terminal("status", "--json")
+    first.wait(box.fingerprint())
+    first.wait("yes/no")
+    first.type("y\n")
+    first.wait("type yes or no")
+    first.type("no\n")
+    assert first.end()[0] == 3
+    second = terminal("status", "--json")
+    second.wait("yes/no")
+    second.type("yes\n")
+    code, out = second.end()
+    assert code == 0
+    assert out.startswith(b"{"), "questions stay off stdout"
+    assert newcomer.run("status").code == 0
+
+
+def test_a_changed_key_is_refused_until_it_is_forgotten(
+    newcomer: Camp, run_sshd: Callable[..., Sshd]
+) -> None:
+    server = run_sshd()
+    newcomer.add(server)
+    before = server.fingerprint()
+    server.stop()
+    server.new_host_key()
+    server.start()
+    for more in ([], ["--accept-new-host-key"]):
+        done = newcomer.run("status", "--json", *more, code=3)
+        host = done.json["hosts"][0]
+        assert host["state"] == "key-changed"
+        assert before in host["message"]
+        assert server.fingerprint() in host["message"]
+        assert "encamp hosts forget-key box" in host["hint"]
+    assert newcomer.run("hosts", "forget-key", "box", "--json").json["forgotten"] >= 1
+    newcomer.run("status", code=3)
+    newcomer.run("status", "--accept-new-host-key")
+
+
+def test_a_password_is_asked_for_on_the_terminal_and_never_shown(
+    newcomer: Camp, run_sshd: Callable[..., Sshd], terminal: Callable[..., Terminal]
+) -> None:
+    server = run_sshd(password=True)
+    newcomer.run("hosts", "add", f"{server.user}@127.0.0.1:{server.port}", "--name", "box", "--no-connect")
+    refused = newcomer.run("status", "box", "--json", "--accept-new-host-key", code=3)
+    assert refused.json["hosts"][0]["state"] == "auth-failed"
+    asked = terminal("status", "--json")
+    asked.wait("assword")
+    asked.type(PASSWORD + "\n")
+    assert asked.end()[0] == 0
+    assert PASSWORD.encode() not in asked.shown
+    folders = [path for path in newcomer.folder.rglob("*") if path.is_file()]
+    assert not any(PASSWORD.encode() in path.read_bytes() for path in folders)
+
+
+def test_ctrl_c_ends_a_question_quietly(newcomer: Camp, box: Sshd, terminal: Callable[..., Terminal]) -> None:
+    note_down(newcomer, box)
+    asked = terminal("status")
+    asked.wait("yes/no")
+    asked.process.send_signal(signal.SIGINT)
+    assert asked.end() == (130, b"")
+    assert b"Traceback" not in asked.shown
