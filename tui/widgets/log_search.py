@@ -70,7 +70,9 @@ class LogSearch(Horizontal):
     def compose(self) -> ComposeResult:
         """The sign and the field."""
         yield Label("/", markup=False)
-        yield _Field(compact=True, select_on_focus=False)
+        field = _Field(compact=True, select_on_focus=False)
+        field.can_focus = False  # until it is opened: screens focus what comes first
+        yield field
 
     @property
     def is_open(self) -> bool:
@@ -83,11 +85,13 @@ class LogSearch(Horizontal):
         with self.prevent(Input.Changed):
             field.value = ""
         self.add_class("-open")
+        field.can_focus = True
         field.focus()
 
     def close(self) -> None:
         """Hide the line."""
         self.remove_class("-open")
+        self.query_one(_Field).can_focus = False
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
