@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from e2e.camp import Camp
+from e2e.camp import BEHAVE, Camp
 from ssh.sshd import PASSWORD, Sshd
 from waiting import wait_until
 
@@ -153,3 +153,23 @@ def test_ctrl_c_ends_a_question_quietly(newcomer: Camp, box: Sshd, terminal: Cal
     asked.process.send_signal(signal.SIGINT)
     assert asked.end() == (130, b"")
     assert b"Traceback" not in asked.shown
+
+
+@pytest.mark.torch
+def test_a_run_on_a_host_that_does_not_answer_is_unreachable_and_not_failed(
+    newcomer: Camp, run_sshd: Callable[..., Sshd]
+) -> None:
+    server = run_sshd()
+    newcomer.add(server)
+    run = newcomer.launch(BEHAVE, "gentle", "forever")
+    assert newcomer.status(run)["state"] == "running"
+    server.stop()
+    status = newcomer.run("status", "--json", code=3).json
+    assert status["hosts"][0]["state"] == "unreachable"
+    assert status["hosts"][0]["runs"] == [run]
+    assert [(entry["id"], entry["state"]) for entry in status["runs"]] == [(run, "unreachable")]
+    assert run in newcomer.run("status", code=3).out.decode()
+    assert f"{run} is on box" in newcomer.run("stop", run[:6], code=3).err
+    server.start()
+    assert newcomer.status(run)["state"] == "running"
+    newcomer.run("stop", run)

@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+from ..fleet import memory
 from ..fleet.errors import HostError, UsageError
 from ..fleet.fleet import Fleet
 from ..fleet.hosts import Host
@@ -47,6 +48,9 @@ async def open_fleet(args: argparse.Namespace, hosts: Iterable[Host]) -> AsyncIt
             fleet.add(host)
         yield fleet
     finally:
+        for session in fleet.sessions():
+            if session.view.ready:
+                memory.remember(session.view)
         await fleet.close()
 
 
@@ -110,6 +114,11 @@ def _by_prefix(fleet: Fleet, word: str, failures: dict[str, HostError]) -> tuple
         newest = sorted(found, key=lambda pair: pair[1].info.started, reverse=True)
         names = ", ".join(run.id for _, run in newest[:5]) + (", ..." if len(newest) > 5 else "")
         raise UsageError(f"{word} can be {len(found)} runs: {names}.", "Give more of its id.")
+    for name, error in failures.items():
+        memory.recall(fleet.store, name)
+        for run in fleet.store.hosts[name].runs:
+            if run.startswith(word):
+                raise HostError(f"{run} is on {name}: {error.message}", error.hint, retryable=error.retryable)
     if failures:
         reasons = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
         raise HostError(

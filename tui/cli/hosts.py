@@ -82,12 +82,14 @@ def inventory() -> Inventory:
 
 async def add(args: argparse.Namespace) -> int:
     """Write a host down, then try it: a failure to connect leaves it in the list."""
+    from ..fleet import memory
     from ..fleet.hosts import parse_ssh_command
 
     target = parse_ssh_command(args.target)
     if target.ignored:
         output.note(f"not needed here and left out: {', '.join(target.ignored)}")
     host = inventory().add_target(target, args.name)
+    memory.forget(host.name)
     if args.no_connect:
         if args.json:
             output.print_json(as_json(host))
@@ -152,7 +154,10 @@ def list_(args: argparse.Namespace) -> int:
 
 def remove(args: argparse.Namespace) -> int:
     """Take a host out of the list."""
+    from ..fleet import memory
+
     host = inventory().remove(args.host)
+    memory.forget(host.name)
     if args.json:
         output.print_json({"removed": as_json(host)})
     else:
@@ -162,7 +167,10 @@ def remove(args: argparse.Namespace) -> int:
 
 def rename(args: argparse.Namespace) -> int:
     """Give a host another name."""
+    from ..fleet import memory
+
     host = inventory().rename(args.host, args.new)
+    memory.rename(args.host, args.new)
     if args.json:
         output.print_json({**as_json(host), "old_name": args.host})
     else:

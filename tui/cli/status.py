@@ -34,6 +34,7 @@ async def status(args: argparse.Namespace) -> int:
     """Ask all hosts at once and print what they say."""
     import asyncio
 
+    from ..fleet import memory
     from ..fleet import status as shapes
     from ..fleet.errors import HostError
     from ..fleet.store import Link
@@ -46,13 +47,15 @@ async def status(args: argparse.Namespace) -> int:
         for error in await asyncio.gather(*attempts, return_exceptions=True):
             if isinstance(error, BaseException) and not isinstance(error, HostError):
                 raise error
+        silent = [view for view in fleet.store.hosts.values() if view.link is not Link.LIVE]
+        for view in silent:
+            memory.recall(fleet.store, view.name)
         document = shapes.document(fleet.store)
-        answering = any(view.link is Link.LIVE for view in fleet.store.hosts.values())
         if args.json:
             output.print_json(document)
         else:
             _print(fleet.store)
-    return 0 if answering or not hosts else HostError.exit_code
+    return HostError.exit_code if hosts and len(silent) == len(hosts) else 0
 
 
 def _print(store: Store) -> None:
