@@ -32,6 +32,9 @@ RETIRE_SECONDS = 5.0
 LINGER_SECONDS = 10.0
 """How long the daemon may go on answering after the viewer has finished sending."""
 
+MAX_STARTS = 3
+"""How many daemons one relay starts: one may fall over, or make room for another relay's build at once."""
+
 CHUNK = 64 * 1024
 
 RETIRE = b'{"kind":"request","id":0,"method":"retire","params":{}}\n'
@@ -80,6 +83,7 @@ def reach(keep: bool) -> _socket.socket:
     Raises Unusable, StartFailed, Silent.
     """
     deadline = time.monotonic() + instance.START_SECONDS
+    spawned = 0
     while True:
         channel = instance.dial()
         if channel is not None:
@@ -96,7 +100,10 @@ def reach(keep: bool) -> _socket.socket:
                 continue
         lock = instance.take_lock()
         if lock is not None:
+            if spawned == MAX_STARTS:
+                raise instance.StartFailed(f"the agent's daemon keeps ending: {instance.last_words()}")
             instance.spawn(lock)
+            spawned += 1
         elif time.monotonic() > deadline:
             _remove(instance.read_holder())
             deadline = time.monotonic() + instance.START_SECONDS

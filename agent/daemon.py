@@ -143,7 +143,8 @@ class Daemon:
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._take_sample(now)
+        with self._boundary("sample"):
+            self._take_sample(now)
         for message in self._watcher.tick(self._gpus.status().gpus):
             self._tell(message)
         for attempt in self._watcher.orphans():
@@ -175,7 +176,7 @@ class Daemon:
         )
         self._sample_line = wire.encode(sample)
         self._sampled = now
-        for viewer in self._viewers:
+        for viewer in list(self._viewers):
             viewer.update("sample", self._sample_line)
 
     def _look(self) -> None:
@@ -196,8 +197,8 @@ class Daemon:
     def _tell(self, message: wire.Message) -> None:
         if not self._viewers:
             return
-        line = wire.encode(message)
-        for viewer in self._viewers:
+        line = _encode(message)
+        for viewer in list(self._viewers):
             if isinstance(message, wire.Ranks):
                 viewer.update(f"ranks {message.run}", line)
             elif isinstance(message, wire.Progress):
@@ -222,7 +223,7 @@ class Daemon:
                 self._take_sample(time.monotonic())
             viewer.send(self._sample_line)
         for message in self._watcher.known():
-            viewer.send(wire.encode(message))
+            viewer.send(_encode(message))
         viewer.send(wire.encode(wire.Ready()))
 
     def left(self, viewer: Viewer) -> None:
@@ -253,6 +254,15 @@ class Daemon:
             yield
         except Exception:
             log.exception("%s failed", what)
+
+
+def _encode(message: wire.Message) -> bytes:
+    """The message as a line; nothing, and a word in the log, when what a run has in it makes it too long."""
+    try:
+        return wire.encode(message)
+    except wire.WireError as error:
+        log.error("left out: %s", error)
+        return b""
 
 
 def _listen() -> socket.socket:

@@ -191,7 +191,7 @@ def spawn(lock: int) -> None:
         if not os.statvfs(".").f_bavail:
             raise StartFailed(f"no space is left on the disk of {os.getcwd()}")
         what = "ended at once" if answered else f"was not ready after {START_SECONDS:.0f} s"
-        raise StartFailed(f"the agent's daemon {what}: {_last_line()} (see {os.path.abspath(LOG)})")
+        raise StartFailed(f"the agent's daemon {what}: {last_words()}")
 
 
 def _become_daemon(lock: int, report: int) -> None:
@@ -214,14 +214,16 @@ def _become_daemon(lock: int, report: int) -> None:
     os.execv(command[0], command)
 
 
-def _last_line() -> str:
+def last_words() -> str:
+    """The last line of agent.log, and where that is."""
     try:
         with open(LOG, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError as error:
         return f"no log: {error.strerror}"
-    return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "it said nothing")
+    said = next((line.strip()[:500] for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"{said} (see {os.path.abspath(LOG)})"
 
 
 def wait_released(seconds: float) -> int | None:

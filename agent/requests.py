@@ -23,10 +23,10 @@ from .viewer import Viewer
 Result = Dict[str, Any]
 
 MAX_ATTEMPTS = 200
-"""The newest attempts that `run` lists."""
+"""Attempts that `run` lists: the newest, and of these as many as fit into a line."""
 
 MAX_EVENTS = 500
-"""The newest events that `events` lists."""
+"""Events that `events` lists, likewise."""
 
 MAX_NEEDLE = 1024
 """Bytes of a text to search for."""
@@ -67,7 +67,8 @@ async def answer(services: Services, viewer: Viewer, request: wire.Request) -> w
     except wire.WireError as error:
         return wire.Failure(request.id, "bad-request", str(error))
     except OSError as error:
-        return wire.Failure(request.id, "io", f"{error.strerror}: {error.filename}")
+        where = f": {error.filename}" if error.filename else ""
+        return wire.Failure(request.id, "io", f"the host refused it: {error.strerror}{where}")
 
 
 # --- parameters --------------------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ def _started(started: control.Started) -> Result:
 
 
 async def describe_run(services: Services, viewer: Viewer, params: OneRun) -> Result:
-    """All attempts of a run, the newest MAX_ATTEMPTS of them."""
+    """The newest attempts of a run, oldest first."""
     del viewer
     return {"attempts": await in_thread(_attempts, services, params.run)}
 
@@ -251,15 +252,15 @@ def _attempts(services: Services, run: str) -> List[Result]:
                 "started": condition.started,
                 "ended": condition.ended,
                 "exit_code": condition.exit_code,
-                "reason": condition.reason[:1000],
+                "reason": condition.reason,
                 "streams": attempt.streams(),
             }
         )
-    return found
+    return _newest_that_fit(found)
 
 
 async def events(services: Services, viewer: Viewer, params: OneRun) -> Result:
-    """The newest MAX_EVENTS events of all attempts of a run, oldest first."""
+    """The newest events of all attempts of a run, oldest first."""
     del viewer
     return {"events": await in_thread(_events, services, params.run)}
 
@@ -272,7 +273,17 @@ def _events(services: Services, run: str) -> List[Result]:
         found[:0] = watch.parse_events(files.read_json_lines(path)[0], run, number)
         if len(found) >= MAX_EVENTS:
             break
-    return [{**wire.to_json(event), "text": event.text[:1000]} for event in found[-MAX_EVENTS:]]
+    return _newest_that_fit([wire.to_json(event) for event in found[-MAX_EVENTS:]])
+
+
+def _newest_that_fit(entries: List[Result]) -> List[Result]:
+    """The last of `entries` that fit into a line together."""
+    left = RESULT_BYTES
+    for number, entry in enumerate(reversed(entries)):
+        left -= len(json.dumps(entry)) + 2
+        if left < 0:
+            return entries[len(entries) - number :]
+    return entries
 
 
 async def progress_of(services: Services, viewer: Viewer, params: ProgressOf) -> Result:

@@ -185,7 +185,7 @@ class Viewer(asyncio.Protocol):
 
     def send(self, line: bytes) -> None:
         """Queue an encoded message that must arrive; a viewer that lets too many pile up is dropped."""
-        if self._transport is None:
+        if self._transport is None or not line:
             return
         if self._queued + len(line) > QUEUE_LIMIT:
             self.dropped_bytes += self._queued

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import socket
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -190,6 +192,23 @@ class TestRefusals:
     def test_a_daemon_that_does_not_start(self, one_host: AgentHost) -> None:
         Path(one_host.home, "host.json").mkdir()
         self.refused(one_host, one_host.home, connect.EXIT_START, "daemon ended at once: IsADirectoryError")
+
+    def test_a_daemon_that_falls_over_on_every_connection(self, one_host: AgentHost) -> None:
+        sources = {"__main__.py": "import sys; from agent.__main__ import main; sys.exit(main(sys.argv[1:]))"}
+        with zipfile.ZipFile(io.BytesIO(agent_bundle().data)) as archive:
+            sources.update({name: archive.read(name).decode() for name in archive.namelist()})
+        sources["agent/viewer.py"] += """
+import os
+Viewer.connection_made = lambda *_: print("oh", flush=True) or os._exit(7)
+"""
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:
+            for name, text in sources.items():
+                archive.writestr(name, text)
+        relay = one_host.relay(pyz=one_host.install(buffer.getvalue(), "d" * 64))
+        assert relay.wait() == connect.EXIT_START
+        assert "keeps ending: oh (see " in relay.complaint()
+        assert one_host.log().count("is ready") == connect.MAX_STARTS
 
     def test_a_lock_held_by_a_stranger(self, one_host: AgentHost) -> None:
         code = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import io
+import json
 import os
 import zipfile
 from pathlib import Path
@@ -210,6 +211,28 @@ def test_progress_is_told_and_can_be_asked_for(one_host: AgentHost) -> None:
     records = viewer.request("progress", run="run-a", attempt=1, rank=1, limit=1)["records"]
     assert records == [{"step": 2, "loss": "nan"}]
     assert viewer.request("progress", run="run-a", attempt=1, rank=7, limit=5) == {"records": []}
+
+
+def test_a_history_too_long_for_a_line_keeps_its_newest_part(one_host: AgentHost) -> None:
+    viewer = one_host.connect()
+    one_host.launch(viewer, "run-a", "forever")
+    with (one_host.attempt_dir("run-a") / "events.jsonl").open("a") as file:
+        for number in range(400):
+            event = {"time": number, "name": "note", "actor": "ann", "text": f"{number} " + "ä" * 1000}
+            file.write(json.dumps(event) + "\n")
+        file.write("not an event\n")
+    texts = [event["text"].split()[0] for event in viewer.request("events", run="run-a")["events"]]
+    assert len(texts) > 20
+    assert texts == [str(number) for number in range(400 - len(texts), 400)]
+
+
+def test_a_command_too_long_for_a_line(one_host: AgentHost) -> None:
+    viewer = one_host.connect()
+    words = ("say=" + "ä" * 20_000, "say=" + "b" * 60_000)
+    result = viewer.request("launch", spec=one_host.spec("run-a", *words), actor="ann")
+    assert result["argv"][-1] == words[1], "the answer has it whole"
+    assert len(viewer.until_run("run-a", "finished").command[-1]) < 20_000, "what is told every time is cut"
+    assert (one_host.attempt_dir("run-a") / "rank0.log").stat().st_size == 2 * 20_000 + 60_000 + 2
 
 
 def test_the_probe_lists_what_a_launch_could_use(one_host: AgentHost) -> None:
