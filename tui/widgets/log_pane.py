@@ -21,8 +21,9 @@ from ..fleet.log_feed import LogFeed
 from ..fleet.log_source import Condition, LogSession, LogSource, SessionSource
 from . import log_status
 from .lines import Lines
+from .log_canvas import Prefix
 from .log_search import LogSearch, Query
-from .log_view import LogView, Prefix
+from .log_view import LogView
 
 if TYPE_CHECKING:
     from ..app import EncampApp
