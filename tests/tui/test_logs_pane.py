@@ -346,6 +346,8 @@ async def test_an_ended_run_says_so() -> None:
 async def test_an_unreachable_host_leaves_what_was_loaded() -> None:
     source = MemorySource(lines(1_000))
     async with running(source, (120, 30)) as (app, _):
+        source.cut("reconnecting", since=1_000_000.0)
+        await eventually(lambda: "◐ reconnecting since" in app.title_line)
         source.cut("unreachable", since=1_000_000.0)
         await eventually(lambda: "✕ unreachable since" in app.title_line)
         assert "showing what was loaded" in app.title_line
@@ -361,7 +363,7 @@ async def test_a_host_that_was_never_reached_says_so() -> None:
     source.cut("unreachable")
     app = PaneApp(source)
     async with app.run_test(size=(80, 24)):
-        await eventually(lambda: "The host is unreachable" in app.text())
+        await eventually(lambda: "No connection to the host (unreachable)" in app.text())
         source.mend()
         await eventually(lambda: "000009" in app.text())
 

@@ -175,4 +175,5 @@ class SessionSource:
         ended = run is not None and (run.info.attempt > attempt or run.info.state in wire.END_STATES)
         if host.link is Link.LIVE:
             return Condition(ended=ended)
-        return Condition(host.link.value, host.since, ended)
+        words = "not connected" if host.link is Link.IDLE else host.link.value
+        return Condition(words, host.since, ended)

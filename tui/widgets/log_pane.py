@@ -44,8 +44,8 @@ class LogPane(Vertical):
             "slash", "search", "search", id="log.search", key_display="/", tooltip="search; n and N go on"
         ),
         Binding("n", "find(1)", "next match", show=False, id="log.next", tooltip="next match"),
-        Binding("escape", "clear", "clear", show=False, id="log.clear", tooltip="nothing marked, no search"),
         Binding("N", "find(-1)", "previous match", show=False, id="log.previous", tooltip="previous match"),
+        Binding("escape", "clear", "clear", show=False, id="log.clear", tooltip="nothing marked, no search"),
     ]
 
     class Fetched(Message, bubble=False):

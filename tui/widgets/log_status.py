@@ -5,8 +5,12 @@ from __future__ import annotations
 from .. import formatting as fmt
 from ..fleet.log_feed import FeedState, LogFeed
 from ..fleet.log_source import Condition
+from ..fleet.store import Link
 from .log_reader import Reader
 from .toned import Piece, length
+
+PASSING = {link.value for link in (Link.CONNECTING, Link.INSTALLING, Link.RECONNECTING)}
+"""States of a connection that end by themselves."""
 
 
 def empty(feed: LogFeed, condition: Condition) -> str:
@@ -15,7 +19,7 @@ def empty(feed: LogFeed, condition: Condition) -> str:
     if feed.window.size:
         return ""
     if condition.trouble:
-        return f"The host is {condition.trouble}. What {label} printed comes when it is back."
+        return f"No connection to the host ({condition.trouble}). What {label} printed comes when it is back."
     if feed.problem is not None:
         return " ".join(part for part in (f"{feed.problem.message}.", feed.problem.hint) if part)
     if feed.state is FeedState.OPENING:
@@ -47,12 +51,13 @@ def _parts(feed: LogFeed, reader: Reader, condition: Condition, note: str) -> li
     parts: list[Piece] = []
     if condition.trouble:
         since = f" since {fmt.clock(condition.since)}" if condition.since is not None else ""
-        parts.append((f"✕ {condition.trouble}{since}", "trouble"))
+        glyph, tone = ("◐", fmt.DEGRADED) if condition.trouble in PASSING else ("✕", fmt.TROUBLE)
+        parts.append((f"{glyph} {condition.trouble}{since}", tone))
         parts.append(("showing what was loaded", ""))
     elif feed.problem is not None:
-        parts.append((f"✕ {feed.problem.message}", "trouble"))
+        parts.append((f"✕ {feed.problem.message}", fmt.TROUBLE))
     if note:
-        parts.append((note, "degraded"))
+        parts.append((note, fmt.DEGRADED))
     size = fmt.size(feed.window.size)
     if not reader.following:
         parts.append((behind(reader), "strong"))
@@ -62,8 +67,8 @@ def _parts(feed: LogFeed, reader: Reader, condition: Condition, note: str) -> li
     elif condition.trouble:
         parts.append((size, "quiet"))
     else:
-        parts.append(("follow", "good"))
-        parts.append(("0 behind", "quiet"))
+        parts.append(("follow", fmt.GOOD))
+        parts.append(("0 behind", fmt.QUIET))
     return parts
 
 
