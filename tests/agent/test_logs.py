@@ -56,7 +56,7 @@ class TestFollower:
         assert sent(follower) == (0, b"now")
         follower.close()
 
-    def test_a_long_backlog_is_sent_whole_while_the_viewer_gains(
+    def test_a_long_backlog_is_sent_whole_while_the_viewer_keeps_up(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(logs, "SKIP_BYTES", wire.MAX_CHUNK)
@@ -68,9 +68,9 @@ class TestFollower:
             offset, piece = sent(follower)
             assert offset == len(received)
             received += piece
-            if len(received) < len(data) // 2:
-                append(path, b"+" * (wire.MAX_CHUNK // 2))  # the writer goes on, but slower than we read
-                data += b"+" * (wire.MAX_CHUNK // 2)
+            if len(data) < 30 * wire.MAX_CHUNK:  # for a while the writer is as fast as we are
+                append(path, b"+" * wire.MAX_CHUNK)
+                data += b"+" * wire.MAX_CHUNK
         assert received == data
         follower.close()
 
@@ -89,6 +89,19 @@ class TestFollower:
         assert gap == wire.Gap("run", 1, "rank0", 2 * wire.MAX_CHUNK, 7 * wire.MAX_CHUNK - 1000)
         assert sent(follower) == (gap.end, b"c" * 1000)
         assert follower.take() is None
+        follower.close()
+
+    def test_one_that_had_caught_up_and_then_slept_gets_a_gap_at_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(logs, "SKIP_BYTES", 3 * wire.MAX_CHUNK)
+        path = write(tmp_path, b"little")
+        follower = logs.Follower(path, "run", 1, "rank0", 0)
+        assert sent(follower) == (0, b"little")
+        append(path, b"x" * 50 * wire.MAX_CHUNK)
+        gap = follower.take()
+        assert isinstance(gap, wire.Gap)
+        assert (gap.start, gap.end) == (6, 6 + 50 * wire.MAX_CHUNK - logs.KEEP_BYTES)
         follower.close()
 
 

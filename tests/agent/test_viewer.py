@@ -84,7 +84,7 @@ def request(number: int, text: str = "") -> bytes:
 def test_requests_however_the_bytes_are_cut(data: st.DataObject) -> None:
     lines = data.draw(
         st.lists(
-            st.sampled_from([b"good", b"good", b"\n", b"not json\n", b"x" * (wire.MAX_LINE + 1) + b"\n"]),
+            st.sampled_from([b"good", b"good", b"\n", b"not json\n", b"x" * (2 * wire.MAX_LINE) + b"\n"]),
             max_size=8,
         )
     )
@@ -212,6 +212,18 @@ async def test_no_more_streams_than_a_viewer_may_follow(
     assert [eyes.follow(follower) for follower in followers] == [True, True, False]
     assert eyes.follow(logs.Follower(str(tmp_path / "none"), "run", 1, "rank0", 9)), "in place of the first"
     eyes.abort()
+
+
+async def test_a_lost_connection_closes_the_files(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"x")
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    eyes = viewer.Viewer(Hub())
+    transport = Transport(eyes)
+    eyes.follow(logs.Follower(str(tmp_path / "log"), "run", 1, "rank0", 0))
+    await eventually(lambda: len(transport.written) == 2)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before + 1
+    eyes.abort()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 async def test_a_half_closed_viewer_gets_its_answers_and_no_more() -> None:
