@@ -136,3 +136,30 @@ def reason_of_failure(
         how += " while nobody watched"
     detail = last_line(log)
     return f"{how}: {detail}" if detail else how
+
+
+def oom_kills() -> int | None:
+    """How many processes of our control group the kernel has killed for want of memory; None if not told."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = [f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events"]
+        elif "memory" in controllers.split(","):
+            root = "/sys/fs/cgroup/memory"
+            names = [f"{root}{path}/memory.oom_control", f"{root}/memory.oom_control"]
+        else:
+            continue
+        for name in names:
+            try:
+                with open(name, encoding="ascii") as file:
+                    counts = [text.split() for text in file if text.startswith("oom_kill ")]
+            except OSError:
+                continue  # a container may see its group's path as the machine does
+            if counts:
+                return int(counts[0][1])
+    return None

@@ -19,11 +19,6 @@ def host_file(home: str) -> str:
     return os.path.join(home, "host.json")
 
 
-def agents_dir(home: str) -> str:
-    """The folder of the `<sha256>.pyz` files."""
-    return os.path.join(home, "agent")
-
-
 def code_dir(home: str, sha256: str = "") -> str:
     """The folder into which the archive `sha256` is unpacked; without one, the folder of all of them."""
     return os.path.join(home, "code", sha256) if sha256 else os.path.join(home, "code")
@@ -62,18 +57,3 @@ def attempts_dir(home: str, run: str) -> str:
 def attempt_dir(home: str, run: str, attempt: int) -> str:
     """The folder of one attempt."""
     return os.path.join(home, "runs", run, "attempts", str(attempt))
-
-
-def log_file(home: str, run: str, attempt: int, stream: str) -> str:
-    """The file of a log stream, `launcher` or `rank<r>`: see `wire.STREAM`, which the caller has checked."""
-    return os.path.join(attempt_dir(home, run, attempt), stream + ".log")
-
-
-def rank_dir(home: str, run: str, attempt: int, rank: int) -> str:
-    """The folder into which the shim and the trainer write about one rank."""
-    return os.path.join(attempt_dir(home, run, attempt), f"rank{rank}")
-
-
-def progress_file(home: str, run: str, attempt: int, rank: int) -> str:
-    """`progress.jsonl` of one rank."""
-    return os.path.join(rank_dir(home, run, attempt, rank), "progress.jsonl")

@@ -114,7 +114,7 @@ class Supervisor:
         """Write supervisor.json. Raises OSError."""
         path = self._path("supervisor.json")
         before = (files.read_json(path) if adopting else None) or {}
-        self._oom_kills = _int(before.get("oom_kills")) if adopting else oom_kills()
+        self._oom_kills = _int(before.get("oom_kills")) if adopting else ending.oom_kills()
         me = os.getpid()
         values = {
             "pid": me,
@@ -133,7 +133,10 @@ class Supervisor:
             self._become_launcher(log)
         os.close(log)
         self._launcher = (pid, process.start_time(pid) or 0)
-        files.write_json(self._path("launcher.json"), {"pid": pid, "start_time": self._launcher[1]})
+        try:
+            files.write_json(self._path("launcher.json"), {"pid": pid, "start_time": self._launcher[1]})
+        except OSError:
+            pass  # a disk that has just become full: whoever takes over finds it by its marks
 
     def _become_launcher(self, log: int) -> None:
         try:
@@ -296,7 +299,7 @@ class Supervisor:
         else:
             if self._told:
                 parts.append("the supervisor was told to end (SIGTERM): is the host shutting down?")
-            kills = oom_kills()
+            kills = ending.oom_kills()
             out_of_memory = kills is not None and self._oom_kills is not None and kills > self._oom_kills
             parts.append(
                 ending.reason_of_failure(
@@ -312,33 +315,6 @@ class Supervisor:
 
     def _path(self, *names: str) -> str:
         return os.path.join(self._dir, *names)
-
-
-def oom_kills() -> int | None:
-    """How many processes of our control group the kernel has killed for want of memory; None if not told."""
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            names = [f"/sys/fs/cgroup{path}/memory.events", "/sys/fs/cgroup/memory.events"]
-        elif "memory" in controllers.split(","):
-            root = "/sys/fs/cgroup/memory"
-            names = [f"{root}{path}/memory.oom_control", f"{root}/memory.oom_control"]
-        else:
-            continue
-        for name in names:
-            try:
-                with open(name, encoding="ascii") as file:
-                    counts = [text.split() for text in file if text.startswith("oom_kill ")]
-            except OSError:
-                continue  # a container may see its group's path as the machine does
-            if counts:
-                return int(counts[0][1])
-    return None
 
 
 def _say_ready() -> None:

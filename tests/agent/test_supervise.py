@@ -386,7 +386,7 @@ def test_the_end_is_recorded_once_there_is_space_again(lab: Lab, monkeypatch: py
 
 
 def test_processes_killed_for_want_of_memory_are_counted() -> None:
-    count = supervise.oom_kills()
+    count = ending.oom_kills()
     assert count is None or count >= 0
 
 
