@@ -169,7 +169,7 @@ class Sshd:
         """Take another host key, as a machine that was set up anew has; takes effect on `start`."""
         for path in self._etc.glob("host_key*"):
             path.unlink()
-        _keygen(self._etc / "host_key", kind)
+        keygen(self._etc / "host_key", kind)
 
     def certify(self, authority: Path, name: str) -> None:
         """Show a certificate for `name`, signed with the private key `authority`, from now on."""
@@ -209,23 +209,17 @@ class Sshd:
         Path("/run/sshd").mkdir(exist_ok=True)
         self._etc.mkdir()
         self.home.mkdir()
-        _keygen(self.key)
-        _keygen(self._etc / "host_key")
+        keygen(self.key)
+        keygen(self._etc / "host_key")
         self.authorized.parent.mkdir(exist_ok=True)
         public = self.key.with_suffix(".pub").read_text()
         self.authorized.write_text(f"{options.authorized_options} {public}".lstrip())
         (self.home / ".bashrc").write_text(options.bashrc)
         (self._etc / "banner").write_text(options.banner)
-        (self._etc / "sshd_config").write_text(self._config())
-        entry = f"{self.user}:x:{options.uid}:{options.uid}::{self.home}:{options.shell}\n"
-        shadow = f"{self.user}:{_PASSWORD_HASH}:19000:0:99999:7:::\n"
-        for name, line in (("passwd", entry), ("shadow", shadow)):
-            others = (Path("/etc") / name).read_text().splitlines(keepends=True)
-            path = self._etc / name
-            path.write_text(
-                line + "".join(other for other in others if not other.startswith(f"{self.user}:"))
-            )
-            path.chmod(0o644 if name == "passwd" else 0o600)
+        (self._etc / "sshd_config").write_text(
+            server_config(options, self.port, "127.0.0.1", self._etc, self.authorized)
+        )
+        write_users(self._etc, self.user, options.uid, self.home, options.shell)
         if options.uid:
             for path in (self.home, *self.home.rglob("*")):
                 os.chown(path, options.uid, options.uid)
@@ -237,33 +231,45 @@ class Sshd:
             commands.append(f" && mount -t tmpfs -o mode=700,{mount_options} tmpfs {self.home / folder}")
         return "".join(commands)
 
-    def _config(self) -> str:
-        options = self.options
-        yes = {True: "yes", False: "no"}
-        lines = [
-            options.config,
-            f"Port {self.port}",
-            "ListenAddress 127.0.0.1",
-            f"HostKey {self._etc}/host_key",
-            f"PidFile {self.folder}/sshd.pid",
-            "StrictModes no",
-            "UsePAM no",
-            "PermitRootLogin yes",
-            f"PasswordAuthentication {yes[options.password]}",
-            f"KbdInteractiveAuthentication {yes[options.keyboard_interactive]}",
-            f"PubkeyAuthentication {yes[not (options.password or options.keyboard_interactive)]}",
-            f"AuthorizedKeysFile {self.authorized}",
-            "PrintMotd no",
-            "LogLevel VERBOSE",
-            f"Banner {self._etc}/banner" if options.banner else "",
-            *(f"SetEnv {setting}" for setting in options.environment[:1]),
-        ]
-        if options.environment:
-            lines[-1] = "SetEnv " + " ".join(f'"{setting}"' for setting in options.environment)
-        return "\n".join(lines) + "\n"
+
+def server_config(options: Options, port: int, address: str, etc: Path, authorized: Path) -> str:
+    """The sshd_config of a server whose keys and banner lie in `etc`, as the server sees these paths."""
+    yes = {True: "yes", False: "no"}
+    settings = " ".join(f'"{setting}"' for setting in options.environment)
+    lines = [
+        options.config,
+        f"Port {port}",
+        f"ListenAddress {address}",
+        f"HostKey {etc}/host_key",
+        "PidFile none",
+        "StrictModes no",
+        "UsePAM no",
+        "PermitRootLogin yes",
+        f"PasswordAuthentication {yes[options.password]}",
+        f"KbdInteractiveAuthentication {yes[options.keyboard_interactive]}",
+        f"PubkeyAuthentication {yes[not (options.password or options.keyboard_interactive)]}",
+        f"AuthorizedKeysFile {authorized}",
+        "PrintMotd no",
+        "LogLevel VERBOSE",
+        f"Banner {etc}/banner" if options.banner else "",
+        f"SetEnv {settings}" if settings else "",
+    ]
+    return "\n".join(lines) + "\n"
 
 
-def _keygen(path: Path, kind: str = "ed25519") -> None:
+def write_users(etc: Path, user: str, uid: int, home: Path, shell: str) -> None:
+    """Write copies of the machine's passwd and shadow to `etc`, in which `user` is as told."""
+    entry = f"{user}:x:{uid}:{uid}::{home}:{shell}\n"
+    shadow = f"{user}:{_PASSWORD_HASH}:19000:0:99999:7:::\n"
+    for name, line in (("passwd", entry), ("shadow", shadow)):
+        others = (Path("/etc") / name).read_text().splitlines(keepends=True)
+        path = etc / name
+        path.write_text(line + "".join(other for other in others if not other.startswith(f"{user}:")))
+        path.chmod(0o644 if name == "passwd" else 0o600)
+
+
+def keygen(path: Path, kind: str = "ed25519") -> None:
+    """Make a key pair without a passphrase."""
     subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", path], check=True)
 
 
