@@ -37,6 +37,9 @@ RECONNECT_SECONDS = 120.0
 POLL_SECONDS = 0.05
 """How often a wait looks at the store."""
 
+LAUNCH_SECONDS = 600.0
+"""How long the answer to a launch may take: the host tries its Pythons for torch, which may be slow."""
+
 STOP_SECONDS = 3600.0 + 120.0
 """How long the answer to a stop may take: the longest grace, and time for what was killed to go."""
 
@@ -162,7 +165,7 @@ async def launch(
         await upload_code(session, archive)
     params = {"spec": wire.to_json(spec), "actor": actor, "dry_run": dry_run}
     try:
-        return _launched(await session.request("launch", params))
+        return _launched(await session.request("launch", params, timeout=LAUNCH_SECONDS))
     except Unreachable:
         return await _launch_again(session, spec, params)
 
@@ -170,11 +173,12 @@ async def launch(
 async def _launch_again(session: Session, spec: wire.LaunchSpec, params: dict[str, Any]) -> LaunchResult:
     """Ask again after a break. That the run exists means that the host had heard us the first time."""
     try:
-        return _launched(await request(session, "launch", params))
+        return _launched(await request(session, "launch", params, timeout=LAUNCH_SECONDS))
     except RequestRefused as error:
         if error.code != "exists":
             raise
-    run = await until(session, lambda: session.view.runs.get(spec.run), None, "")
+    complaint = f"The host knows {spec.run} but does not tell of it"
+    run = await until(session, lambda: session.view.runs.get(spec.run), RECONNECT_SECONDS, complaint)
     return _as_launched(run.info)
 
 
@@ -341,10 +345,8 @@ def _culprit(view: RunView) -> str:
 
 
 async def _tail(session: Session, run: str, attempt: int, stream: str) -> str:
-    params = {"run": run, "attempt": attempt, "stream": stream, "offset": -TAIL_BYTES, "length": TAIL_BYTES}
-    reply = await request(session, "log_read", params)
-    text = wire.payload(str(reply.get("data", ""))).decode("utf-8", "replace")
-    return "\n".join(text.splitlines()[-TAIL_LINES:])
+    part = await session.read_log(run, attempt, stream, -TAIL_BYTES, TAIL_BYTES)
+    return "\n".join(part.data.decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
 
 
 def _shell_line(cwd: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
