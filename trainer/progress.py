@@ -27,8 +27,11 @@ class Progress:
         self.speaks = world.first or bool(folder)
         self._file: FileIO | None = None
         if folder:
-            # Unbuffered: each record reaches the file at once and in one write.
-            self._file = (Path(folder) / "progress.jsonl").open("ab", buffering=0)
+            try:
+                # Unbuffered: each record reaches the file at once and in one write.
+                self._file = (Path(folder) / "progress.jsonl").open("ab", buffering=0)
+            except OSError as error:
+                self._give_up(error)
 
     def close(self) -> None:
         """Close the file. Nothing is recorded from then on."""
@@ -52,9 +55,13 @@ class Progress:
         }
         try:
             self._file.write(json.dumps(fields, allow_nan=False).encode() + b"\n")
-        except OSError as error:  # a full disk costs the graphs, not the training
-            self.close()
-            print(f"no more progress is recorded: {error}", file=sys.stderr, flush=True)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        # A full disk costs the graphs, not the training.
+        self.close()
+        print(f"no more progress is recorded: {error}", file=sys.stderr, flush=True)
 
 
 def plain(value: Value) -> Value:

@@ -47,6 +47,13 @@ def build_optimizer(model, cfg):
     assert reported[40] < reported[1]
 
 
+@pytest.mark.parametrize("pair", ["total.view(1, 1), 3.0", "total, torch.tensor([3])", "[total, 3]"])
+def test_sum_and_count_may_have_any_shape(train: Trainings, tmp_path: Path, pair: str) -> None:
+    body = f"    total = (output - batch[1]).abs().sum()\n    return {pair}"
+    path = write(tmp_path, f"def loss(output, batch):\n{body}")
+    assert list(train("--task", path, "--steps", "2", "--eval-every", "1")) == [1, 2]
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from training import Trainings, job, records, reference
 
+from trainer.config import parse
 from trainer.errors import CheckpointError, NonFiniteError
 from trainer.loop import Loop
 from trainer.readback import Readback
+from trainer.run import run
+from trainer.stop import StopRequest
 
 QUICK = ("--steps", "12", "--warmup-steps", "3", "--learning-rate", "0.01", "--checkpoint-every", "0")
 
@@ -118,6 +122,19 @@ def test_another_seed_is_told_on_resuming(
     assert "seed or dataset are not those of the checkpoint" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("train")
+def test_a_second_interrupt_does_not_wait_for_the_step() -> None:
+    stop = StopRequest()
+    assert not stop
+    stop.listen()
+    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop
+    assert stop.signal == "SIGTERM"
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 # --- what must not reach the weights -----------------------------------------------------------------------
 
 
@@ -196,20 +213,24 @@ def test_a_disk_that_is_full_costs_checkpoints_but_not_the_training(
     assert list(train.checkpoints.iterdir()) == []
 
 
+def test_a_rank_folder_that_is_missing_costs_the_graphs_but_not_the_training(
+    train: Trainings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENCAMP_RANK_DIR", str(train.folder / "nowhere"))
+    run(parse(["--task", job("faults"), "--steps", "3"]))
+    output = capsys.readouterr()
+    assert "finished after step 3" in output.out
+    assert output.err.count("no more progress is recorded: [Errno 2]") == 1
+
+
 def test_a_full_disk_costs_the_graphs_but_not_the_training(
-    train: Trainings,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    train: Trainings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train.count += 1
     train.rank_dir.mkdir()
     (train.rank_dir / "progress.jsonl").symlink_to("/dev/full")
-    from trainer.config import parse
-    from trainer.run import run
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ENCAMP_RANK_DIR", str(train.rank_dir))
-        run(parse(["--task", job("faults"), "--steps", "3"]))
+    monkeypatch.setenv("ENCAMP_RANK_DIR", str(train.rank_dir))
+    run(parse(["--task", job("faults"), "--steps", "3"]))
     output = capsys.readouterr()
     assert "finished after step 3" in output.out
     assert output.err.count("no more progress is recorded: [Errno 28]") == 1

@@ -90,13 +90,20 @@ class Strategy(ABC):
         return optimizer
 
     def compute(self, model: Any, batch: Any) -> tuple[Any, Any, Any]:
-        """Output, loss sum and count of `batch`. Raises JobError when the job's loss is not such a pair."""
+        """Output, loss sum and count of `batch`, the latter two as tensors without dimensions.
+
+        Raises JobError when the job's loss is not such a pair.
+        """
         with autocast(self.cfg.precision, self.world.device):
             output = self.task.forward(model, batch)
             result = self.task.loss(output, batch)
         if not self._loss_checked:
             self._check_loss(result)
-        return output, result[0], result[1]
+        loss, count = result
+        if not isinstance(count, torch.Tensor):
+            # Not torch.tensor: a number that is copied to a GPU may wait for what the GPU is at.
+            count = torch.full((), count, device=self.world.device)
+        return output, loss.reshape(()), count.reshape(()).to(torch.float32)
 
     def _check_loss(self, result: Any) -> None:
         what = f"job {self.task.name}: loss(output, batch) must return (loss_sum, count)"

@@ -87,6 +87,5 @@ class MicroStep(nn.Module):
     def forward(self, batch: Any, asked: torch.Tensor) -> torch.Tensor:
         """The sum of the losses of `batch`. `asked` is 1 where somebody wants this rank to stop, else 0."""
         _, loss, count = self.compute(self.model, batch)
-        count = torch.as_tensor(count, dtype=torch.float32, device=asked.device)
         carried = torch.stack([loss.detach().float(), count, asked])
         return loss + (self.carrier * carried).sum()

@@ -29,12 +29,13 @@ SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
 def corpus(folder: str) -> torch.Tensor:
     """The text as a tensor of bytes. `folder` empty means Python's own sources. Raises UsageError."""
     root = Path(folder).expanduser() if folder else Path(sysconfig.get_paths()["stdlib"])
+    named = f"--data-dir {folder}" if folder else f"{root}, where this Python's own sources should be"
     if not root.is_dir():
-        raise UsageError(f"--data-dir {folder}: no such folder on this host")
+        raise UsageError(f"{named}: no such folder on this host")
     files = list(_bounded(_files(root, own=not folder), FOLDER_BYTES if folder else OWN_BYTES))
     size = sum(count for _, count, _ in files)
     if size == 0:
-        raise UsageError(f"--data-dir {folder}: holds no readable text")
+        raise UsageError(f"{named}: holds no readable text; --data-dir can name another folder")
     described = "\n".join(f"{path} {count} {changed}" for path, count, changed in files)
     name = f"text-{hashlib.sha256(described.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}.bin"
     try:
