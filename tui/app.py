@@ -19,7 +19,8 @@ from textual.worker import Worker, WorkerState
 
 from profiles import library
 
-from . import commands, run_facts, theme
+from . import commands, heap, run_facts, theme
+from . import formatting as fmt
 from .fleet import runs
 from .fleet.errors import EncampError, UsageError
 from .fleet.hosts import Host
@@ -29,8 +30,8 @@ from .fleet.store import HostView, RunView, Store
 from .palette import FleetProvider
 from .ports import FleetPort
 from .questions import Questions
-from .screens.base import BaseScreen
 from .screens.add_host import AddHostScreen
+from .screens.base import BaseScreen
 from .screens.confirm import ConfirmScreen, restart_question, stop_question
 from .screens.fleet import FleetScreen
 from .screens.help import HelpScreen
@@ -39,6 +40,9 @@ from .screens.launch import LaunchScreen
 from .screens.logs import LogsScreen
 from .screens.run import RunScreen
 from .screens.runs import RunsScreen
+
+SETTLE_SECONDS = 2.0
+"""When the first screen stands and nothing of the start is left to be thrown away."""
 
 
 class EncampApp(App[None]):
@@ -94,6 +98,7 @@ class EncampApp(App[None]):
         if self._start_run is not None:
             self.push_screen(RunScreen(self._start_run))
         self.questions.go_on()
+        self.set_timer(SETTLE_SECONDS, heap.settle)
 
     def on_unmount(self) -> None:
         """Nobody is there to answer any more."""
@@ -204,11 +209,8 @@ class EncampApp(App[None]):
         """Forget a host, after a question."""
         host = self.find_host(name)
         live = sum(run.live for run in host.runs.values())
-        facts = [
-            ("there", f"{live} live runs go on; everything stays on its disk"),
-            ("here", "it is no longer listed"),
-        ]
-
+        going = f"{fmt.plural(live, 'live run')} {'goes' if live == 1 else 'go'} on; " if live else ""
+        facts = [("there", f"{going}everything stays on its disk"), ("here", "it is no longer listed")]
         self.push_screen(
             ConfirmScreen(f"remove {host.name} ({host.address})", facts, "remove"),
             _if_yes(lambda: self._remove_host(host.name)),
@@ -325,7 +327,7 @@ class EncampApp(App[None]):
         )
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        """A worker that failed for a reason that nobody foresaw must not go unseen."""
+        """A worker that failed for a reason that nobody foresaw must not go unseen. Screens call this too."""
         if event.state is WorkerState.ERROR:
             error = event.worker.error
             self.show_error(

@@ -113,7 +113,7 @@ def size(value: float | None) -> str:
     for unit in "KMGT":
         value /= 1024
         if value < 999.5:
-            return f"{_short(value)} {unit}"
+            return f"{value:.1f} {unit}" if value < 99.95 else f"{value:.0f} {unit}"
     return f"{value / 1024:.0f} P"
 
 
@@ -285,12 +285,12 @@ def join_fitting(parts: Sequence[str], width: int) -> str:
     shown: list[str] = []
     left = width
     for part in parts:
-        left -= 3 if shown else 0
-        if cell_len(part) <= left:
+        room = left - (3 if shown else 0)
+        if cell_len(part) <= room:
             shown.append(part)
-            left -= cell_len(part)
-        elif left >= 16:
-            shown.append(clip(part, left))
+            left = room - cell_len(part)
+        elif room >= 16:
+            shown.append(clip(part, room))
             break
     return " · ".join(shown)
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from agent import wire
 
 from . import formatting as fmt
-from .fleet.store import HostView, Link, RunView
+from .fleet.runs import CONSEQUENCES
+from .fleet.store import HostView, Link, RankView, RunView
 from .formatting import Mark
 
 SETTINGS = ("precision", "micro-batch", "accumulation", "learning-rate", "sequence-length")
@@ -112,6 +113,25 @@ def wrapped(text: str, width: int, lines: int) -> list[str]:
     return textwrap.wrap(text, max(20, width), max_lines=lines, placeholder=" …") if text else []
 
 
+def culprits(run: RunView) -> list[int]:
+    """Ranks that failed by themselves, not because another one did or somebody stopped the run."""
+    codes = {number: rank.sample.exit_code for number, rank in sorted(run.ranks.items())}
+    return [number for number, code in codes.items() if code not in (None, 0, *CONSEQUENCES)]
+
+
+def end_mark(run: RunView, rank: RankView) -> Mark:
+    """The mark of a rank: the end of one that was ended for another is not as loud as its cause."""
+    sample = rank.sample
+    mark = fmt.rank_mark(sample.state, sample.exit_code)
+    ended_for_another = run.info.state in ("stopped", "stopping") or bool(culprits(run))
+    if sample.state == "exited" and sample.exit_code in CONSEQUENCES and ended_for_another:
+        return Mark("○", mark.word, fmt.QUIET)
+    if sample.state in ("running", "starting") and not run.live:
+        # The run is over and nobody said how this rank went.
+        return Mark("?", "not seen", fmt.NOT_KNOWN)
+    return mark
+
+
 # --- curves ------------------------------------------------------------------------------------------------
 
 
@@ -142,8 +162,14 @@ def gpus_of(run: RunView) -> list[int]:
     return sorted({rank.sample.gpu for rank in run.ranks.values() if rank.sample.gpu is not None})
 
 
-def utilization(host: HostView, gpus: Sequence[int]) -> list[tuple[float, float | None]]:
-    """`(time, percent)` of these GPUs together, or of the host's cores when there are none."""
+def utilization(host: HostView, run: RunView) -> list[tuple[float, float | None]]:
+    """`(time, percent)` of the run's GPUs together, or of the host's cores, while the attempt lasted."""
+    end = math.inf if run.info.ended is None else run.info.ended
+    points = _utilization(host, gpus_of(run))
+    return [(at, value) for at, value in points if run.info.started <= at <= end]
+
+
+def _utilization(host: HostView, gpus: Sequence[int]) -> list[tuple[float, float | None]]:
     series = [host.gpu_utilization[index] for index in gpus if index in host.gpu_utilization]
     if not series:
         return list(zip(host.cpu.times, host.cpu.values, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,8 @@ class FakeSession:
             raise Unreachable(f"{self.name} is not connected.")
 
     async def request(self, method: str, params: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
-        self.asked.append((method, dict(params)))
+        params = json.loads(json.dumps(params))  # as the wire would carry it
+        self.asked.append((method, params))
         await asyncio.sleep(0)
         if self.held is not None:
             await self.held.wait()
@@ -70,7 +72,7 @@ class FakeSession:
             raise Unreachable(f"{self.name} is not connected.")
         if method in self.refuse:
             raise self.refuse[method]
-        answer: dict[str, Any] = getattr(self, f"_{method}")(dict(params))
+        answer: dict[str, Any] = getattr(self, f"_{method}")(params)
         return answer
 
     def _blob_has(self, params: dict[str, Any]) -> dict[str, Any]:
@@ -147,12 +149,14 @@ class FakeFleet:
         self.inventory = Inventory(folder / "hosts.toml")
         self.prompts: Prompts = NoPrompts()
         self.sessions: dict[str, FakeSession] = {}
+        written = ""
         for host in feed.hosts.values():
             user, _, rest = host.address.rpartition("@")
             name, _, port = rest.partition(":")
-            known = Host(host.name, name, int(port), user)
-            self.inventory.add(known)
-            self.sessions[host.name] = FakeSession(self, known)
+            self.sessions[host.name] = FakeSession(self, Host(host.name, name, int(port), user))
+            written += f'[hosts."{host.name}"]\nhostname = "{name}"\nport = {port}\nuser = "{user}"\n'
+        folder.mkdir(parents=True, exist_ok=True)
+        self.inventory.path.write_text(written)
 
     def add(self, host: Host) -> FakeSession:
         self.feed.add(FakeHost(host.name, host.address, gpus=0), Link.CONNECTING)

@@ -118,6 +118,19 @@ class Feed:
         self.hosts[host].runs[name] = info
         self.store.apply(host, info)
 
+    def end_run(self, host: str, name: str, state: str, codes: dict[int, int], **changes: object) -> None:
+        """End a run as an agent would: all ranks at once, then the run; ranks not in `codes` got SIGTERM."""
+        info = self.hosts[host].runs[name]
+        last = ranks(self.hosts[host], info, self.tick, self.time)
+        samples = tuple(
+            dataclasses.replace(
+                rank, state="exited", pid=None, process_state=None, exit_code=codes.get(rank.rank, -15)
+            )
+            for rank in last.ranks
+        )
+        self.store.apply(host, dataclasses.replace(last, ranks=samples))
+        self.change_run(host, name, state=state, ended=self.time, **changes)
+
     def advance(self, seconds: int = 1, *, only: list[str] | None = None) -> None:
         """Let so many seconds pass on every live host."""
         for _ in range(seconds):
@@ -279,8 +292,9 @@ def troubled(*, seconds: int = 120) -> Feed:
     store.set_link(
         "vast-c", Link.AUTH_FAILED, "The host did not accept any of your keys.", "Add your key there."
     )
-    feed.run("vast-b", "vit-large", ranks=4, state="failed", reason="rank 2 ended with exit code 1.", exit_code=1,
-             ended=feed.time - 30)  # fmt: skip
+    feed.end_run(
+        "vast-b", "vit-large", "failed", {2: 1}, reason="rank 2 ended with exit code 1.", exit_code=1
+    )
     for _ in range(3):
         store.count_bad_message("hetzner-1")
     return feed

@@ -29,6 +29,8 @@ TICK_SECONDS = 0.25
 class BaseScreen(Screen[None]):
     """A screen that shows a part of the store."""
 
+    AUTO_FOCUS = ""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
             "q,escape", "back", "back", show=False, id="screen.back", tooltip="back to where I came from"
@@ -95,6 +97,7 @@ class BaseScreen(Screen[None]):
         """Start looking at the store."""
         self.set_interval(TICK_SECONDS, self._tick)
         self.refresh_now()
+        self._focus_home()
 
     def on_screen_resume(self) -> None:
         """Show what changed while another screen was on top."""
@@ -140,6 +143,9 @@ class BaseScreen(Screen[None]):
 
     def _close_prompt(self) -> None:
         self.query_one(KeyBar).display = True
+        self._focus_home()
+
+    def _focus_home(self) -> None:
         home = self.home()
         if home is not None:
             home.focus()

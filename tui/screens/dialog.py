@@ -9,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Label
+from textual.worker import Worker
 
 from ..fleet.sanitize import printable
 
@@ -75,6 +76,10 @@ class Dialog(ModalScreen[Result | None]):
         error = self.query_one("#error", Text)
         error.put(f"✕ {message}" + (f" {hint}" if hint else "") if message else "")
         error.display = bool(message)
+
+    def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
+        """What fails unforeseen is said by the app."""
+        self.encamp.on_worker_state_changed(event)
 
     def action_leave(self) -> None:
         """Answer None."""

@@ -160,8 +160,8 @@ class FleetScreen(BaseScreen):
         if row is None or host is None:
             return
         facts = self.table.facts(host)
-        if row.part == "gpu" and row.gpu in facts.ranks_by_gpu:
-            run, rank = facts.ranks_by_gpu[row.gpu]
+        if row.part == "gpu" and row.number in facts.ranks_by_gpu:
+            run, rank = facts.ranks_by_gpu[row.number]
             self.encamp.show_run(run, rank)
         elif facts.run is not None:
             self.encamp.show_run(facts.run.id)

@@ -26,6 +26,9 @@ GROUPS = {
 }
 """Heads of the groups, by the first part of a binding's id, in the order in which they are shown."""
 
+WIDTH = 24
+"""Cells of the first column."""
+
 ORDER = ("here", "log", "move", "everywhere")
 
 
@@ -74,7 +77,7 @@ def key_lines(bindings: Iterable[ActiveBinding], first: Sequence[str]) -> list[l
             found = groups[group]
             ids = [name for name in first if name in found] + [name for name in found if name not in first]
             for keys, text in (found[name] for name in ids):
-                lines.append([(" ".join(keys).ljust(18), "key"), (text, "")])
+                lines.append([(" ".join(keys).ljust(WIDTH), "key"), (text, "")])
     return lines
 
 
@@ -82,5 +85,5 @@ def command_lines(commands: Iterable[Command]) -> list[list[Piece]]:
     """One line a command."""
     lines: list[list[Piece]] = [[("commands", "head")]]
     for command in commands:
-        lines.append([(f":{command.name} {command.usage}".ljust(24), "key"), (command.summary, "")])
+        lines.append([(f":{command.name} {command.usage}".ljust(WIDTH), "key"), (command.summary, "")])
     return lines

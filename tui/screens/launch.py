@@ -8,7 +8,7 @@ from pathlib import Path
 
 from textual import on, work
 from textual.app import ComposeResult
-from textual.containers import Horizontal
+from textual.containers import Horizontal, VerticalScroll
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Select
@@ -16,6 +16,7 @@ from textual.widgets import Button, Input, Select
 from profiles import keys, library, schema
 from profiles.errors import ProfileError
 
+from .. import formatting as fmt
 from ..fleet import runs
 from ..fleet.errors import EncampError, UsageError
 from ..fleet.store import Link
@@ -66,6 +67,8 @@ class LaunchScreen(Dialog[str]):
         self.host = host
         self._rest: Timer | None = None
         self._starting = False
+        self._asked: Choice | None = None
+        """What the host was asked about last, while the fields still say so."""
 
     def body(self) -> ComposeResult:
         """The fields, and the command they amount to."""
@@ -95,14 +98,16 @@ class LaunchScreen(Dialog[str]):
         with Horizontal(classes="fields"):
             yield Text("change", classes="name")
             yield Input(placeholder="train.steps=500 env.NCCL_DEBUG=INFO", id="set", compact=True)
-        yield Text("", id="preview", classes="paragraph")
+        yield Text(id="said", classes="paragraph quiet")
+        with VerticalScroll(id="command"):
+            yield Text(id="preview")
         with Horizontal(classes="buttons"):
             yield Button("launch", id="launch", variant="primary", compact=True, disabled=True)
             yield Button("leave", id="leave", compact=True)
 
     def hint(self) -> str:
         """The way on and the way out."""
-        return "tab next field · enter opens a list, or launches from the button · esc leave"
+        return "tab next field · enter open a list, or launch · esc leave"
 
     def on_mount(self) -> None:
         """Show what the fields amount to as they are."""
@@ -111,6 +116,9 @@ class LaunchScreen(Dialog[str]):
     @on(Select.Changed)
     @on(Input.Changed)
     def _changed(self) -> None:
+        if self._asked is not None and self._current() == self._asked:
+            return  # the fields were only filled in
+        self._asked = None
         self.query_one("#launch", Button).disabled = True
         self.complain("")
         if self._rest is not None:
@@ -139,7 +147,7 @@ class LaunchScreen(Dialog[str]):
             return
         self._starting = True
         self.query_one("#launch", Button).disabled = True
-        self.query_one("#preview", Text).put("starting …")
+        self._say("starting …")
         self.start(choice)
 
     # --- what the fields say -----------------------------------------------------------------------------
@@ -176,18 +184,24 @@ class LaunchScreen(Dialog[str]):
             choice = self.choice()
             profile = self._profile(choice)
         except UsageError as error:
-            self.query_one("#preview", Text).put("")
+            self._say("")
             self.complain(error.message, error.hint)
             return
         self.query_one("#description", Text).put(profile.description)
         host = self.encamp.store.hosts.get(choice.host)
         if host is None or host.link is not Link.LIVE:
             state = "gone" if host is None else host.link.value
-            self.query_one("#preview", Text).put("")
+            self._say("")
             self.complain(f"{choice.host} is {state}.", "Choose a live host, or wait until it is live.")
             return
-        self.query_one("#preview", Text).put(f"asking {choice.host} what it would run …")
+        self._asked = choice
+        self._say(f"asking {choice.host} what it would run …")
         self.ask(choice)
+
+    def _say(self, text: str, command: str = "") -> None:
+        self.query_one("#said", Text).put(text)
+        self.query_one("#preview", Text).put(command)
+        self.query_one("#command").display = bool(command)
 
     # --- the host ----------------------------------------------------------------------------------------
 
@@ -219,12 +233,8 @@ class LaunchScreen(Dialog[str]):
         if self._starting or event.choice != self._current():
             return
         result = event.result
-        ranks = f"{result.world_size} ranks" if result.world_size != 1 else "1 rank"
-        variables = "".join(f"{name}={shlex.quote(value)} " for name, value in sorted(result.env.items()))
-        command = f"{variables}{shlex.join(result.argv)}"
-        self.query_one("#preview", Text).put(
-            f"{event.choice.host} would start {ranks} in {result.cwd}:\n\n{command}"
-        )
+        ranks = fmt.plural(result.world_size, "rank")
+        self._say(f"{event.choice.host} would start {ranks}:", result.command_line)
         self.query_one("#launch", Button).disabled = False
 
     @on(Launched)
@@ -238,7 +248,7 @@ class LaunchScreen(Dialog[str]):
             self.query_one("#launch", Button).disabled = False
         elif event.choice != self._current():
             return
-        self.query_one("#preview", Text).put("")
+        self._say("")
         self.complain(event.message, event.hint)
 
     def _current(self) -> Choice | None:

@@ -25,6 +25,10 @@ UTILIZATION_SECONDS = 300.0
 """How much of the past the utilisation graph shows."""
 
 
+NO_RANK = -2
+"""No row of the ranks."""
+
+
 class RunScreen(BaseScreen):
     """The cockpit of one run. One selection, the rank, drives everything below it."""
 
@@ -37,6 +41,18 @@ class RunScreen(BaseScreen):
         Binding(
             "n", "launch", "launch", show=False, id="run.launch", tooltip="start another run on this host"
         ),
+        Binding(
+            "tab", "app.focus_next", "log", show=False, id="run.focus", tooltip="to the log, or the ranks"
+        ),
+        # The log's own keys, for when the ranks have the focus.
+        Binding(
+            "slash", "log('search')", "search", id="log.search", key_display="/", tooltip="search the log"
+        ),
+        Binding("f", "log('follow')", "follow", id="log.follow", tooltip="follow new output, or stop"),
+        Binding(
+            "w", "log('wrap')", "wrap", show=False, id="log.wrap", tooltip="wrap long lines, or cut them"
+        ),
+        Binding("t", "log('times')", "time", show=False, id="log.times", tooltip="show when lines arrived"),
         *(
             Binding(
                 str(digit), f"rank({digit})", "rank", show=False, id="run.rank", tooltip="select rank 0 to 9"
@@ -52,7 +68,7 @@ class RunScreen(BaseScreen):
         self.run_id = run_id
         self._wanted = rank
         self._attempt: int | None = None
-        self._without_ranks = True
+        self._chosen_for_user: int | None = None
         self._bound_for: object = None
 
     def body(self) -> ComposeResult:
@@ -117,6 +133,9 @@ class RunScreen(BaseScreen):
             return
         host, run = found
         if run.info.attempt != self._attempt:
+            if self._chosen_for_user not in (None, self.rank):
+                self._wanted = self.rank
+            self._chosen_for_user = None
             self._attempt = run.info.attempt
             for graph in self.query(Graph):
                 graph.reset()
@@ -180,7 +199,7 @@ class RunScreen(BaseScreen):
             last = paces[-1][1] if paces else None
             rate.show(Curve("steps/s", fmt.number(last), paces, seconds=UTILIZATION_SECONDS), revision)
         gpus = run_facts.gpus_of(run)
-        use = run_facts.utilization(host, gpus)
+        use = run_facts.utilization(host, run)
         title = "GPU" if gpus else "CPU"
         last = use[-1][1] if use else None
         util.show(
@@ -188,12 +207,14 @@ class RunScreen(BaseScreen):
         )
 
     def _select(self, run: RunView) -> None:
+        """Until the user selects a rank: the one asked for, the one that failed, the first one."""
         if self._wanted is not None and self._wanted in run.ranks:
             self.ranks.select(self._wanted)
-            self._wanted = None
-        elif self._without_ranks and run.ranks:
-            self.ranks.select(min(run.ranks))
-        self._without_ranks = not run.ranks
+            self._wanted, self._chosen_for_user = None, NO_RANK
+        elif self._chosen_for_user in (None, self.rank):
+            failed = run_facts.culprits(run) if not run.live else []
+            self._chosen_for_user = min(failed or run.ranks, default=run_facts.LAUNCHER)
+            self.ranks.select(self._chosen_for_user)
 
     def _show_log(self) -> None:
         found = self.found()
@@ -246,6 +267,18 @@ class RunScreen(BaseScreen):
         """Start another run on this host."""
         found = self.found()
         self.encamp.launch("", host=found[0].name if found else None)
+
+    def action_log(self, action: str) -> None:
+        """Do to the log what one of its keys does."""
+        pane = self.query_one(LogPane)
+        if action == "search":
+            pane.action_search()
+        elif action == "follow":
+            pane.view.action_follow()
+        elif action == "wrap":
+            pane.view.action_wrap()
+        else:
+            pane.view.action_times()
 
     def action_rank(self, rank: int) -> None:
         """Select a rank by its number."""

@@ -11,7 +11,6 @@ from .. import plotting
 from ..facts import HostFacts, gpu_stale_seconds
 from ..fleet.store import HostView, Link, Series
 from .columns import Cell, Column, Slot, fit, width_of
-from .toned import Piece
 
 COLUMNS = (
     Column("index", "", 7, right=True, keep=20, gap=0),
@@ -77,7 +76,7 @@ def cpu_cells(host: HostView, slots: Sequence[Slot]) -> dict[str, Cell]:
     }
 
 
-def detail_pieces(host: HostView) -> list[Piece]:
+def detail(host: HostView) -> str:
     """Where the host is and how full it is, on one line."""
     parts = [host.address]
     sample = host.sample
@@ -95,30 +94,24 @@ def detail_pieces(host: HostView) -> list[Piece]:
         parts.append(f"agent {fmt.size(sample.agent.rss_bytes)}")
         if sample.agent.cpu_percent is not None:
             parts[-1] += f" {sample.agent.cpu_percent:.1f} %"
-    return [("     ", ""), (" · ".join(parts), "quiet")]
+    return " · ".join(parts)
 
 
-def note_pieces(host: HostView, facts: HostFacts) -> list[Piece]:
-    """What is wrong with the host and what to do about it."""
-    said = []
-    if host.message:
-        said.append(host.message)
-    if host.hint:
-        said.append(host.hint)
+def notes(host: HostView, facts: HostFacts) -> list[str]:
+    """What is wrong with the host and what to do about it, a sentence each."""
+    said = [sentence for sentence in (host.message, host.hint) if sentence]
     if host.link is Link.LIVE and facts.gpu_problem and host.sample is not None:
-        said.append(
-            f"{facts.gpu_problem}: {host.sample.gpu.message}"
-            if host.sample.gpu.message
-            else facts.gpu_problem
-        )
+        message = host.sample.gpu.message
+        said.append(f"{facts.gpu_problem}: {message}" if message else facts.gpu_problem)
+    if facts.run is not None and facts.run_mark is not None and facts.run_mark.word == "failed":
+        said.append(f"{facts.run.id} failed: {facts.run.info.reason or 'no reason known'}")
     behind = gpu_stale_seconds(host)
     if behind is not None:
-        said.append(f"the GPUs have not answered for {fmt.span(behind)}")
+        said.append(f"The GPUs have not answered for {fmt.span(behind)}.")
     if host.bad_messages:
-        said.append(
-            f"{fmt.plural(host.bad_messages, 'message')} of its agent could not be read and were dropped"
-        )
-    return [("     ", ""), (" · ".join(said), "")]
+        what = fmt.plural(host.bad_messages, "message")
+        said.append(f"{what} of its agent could not be read and were dropped.")
+    return said
 
 
 def history(host: HostView, width: int) -> str:

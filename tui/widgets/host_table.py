@@ -25,7 +25,8 @@ class Row(NamedTuple):
 
     host: str
     part: Literal["host", "note", "gpu", "cpu", "detail"] = "host"
-    gpu: int = 0
+    number: int = 0
+    """Which of several: the index of a GPU, the number of a note."""
 
 
 ORDERS = ("added", "name", "utilization", "memory", "run")
@@ -122,9 +123,8 @@ class HostTable(Table[Row]):
         return facts
 
     def _host_parts(self, host: HostView) -> list[Row]:
-        rows = []
-        if host.message or host.hint or host.bad_messages or self.facts(host).gpu_problem:
-            rows.append(Row(host.name, "note"))
+        notes = host_details.notes(host, self.facts(host))
+        rows = [Row(host.name, "note", number) for number in range(len(notes))]
         if host.sample is not None:
             rows += [Row(host.name, "gpu", gpu.index) for gpu in host.sample.gpu.gpus]
             rows.append(Row(host.name, "cpu"))
@@ -191,13 +191,18 @@ class HostTable(Table[Row]):
                 self.size.width, facts.gpus is not None and facts.gpus.model == "mixed"
             )
             if key.part == "gpu":
-                return line(slots, host_details.gpu_cells(host, facts, key.gpu, slots), stale)
+                return line(slots, host_details.gpu_cells(host, facts, key.number, slots), stale)
             return line(slots, host_details.cpu_cells(host, slots), stale)
         if key.part == "note":
-            return host_details.note_pieces(host, facts)
+            notes = host_details.notes(host, facts)
+            return self._sentence(notes[key.number] if key.number < len(notes) else "", "")
         if key.part == "detail":
-            return host_details.detail_pieces(host)
+            return self._sentence(host_details.detail(host), "quiet")
         return self._host_pieces(host, facts, stale)
+
+    def _sentence(self, text: str, tone: str) -> list[Piece]:
+        indent: Piece = ("     ", "")
+        return [indent, (fmt.clip(text, self._room([indent])), tone)]
 
     def _host_pieces(self, host: HostView, facts: HostFacts, stale: str | None) -> list[Piece]:
         mark = host_facts_of.mark_now(host, facts, self.now)
@@ -270,6 +275,12 @@ class HostTable(Table[Row]):
         return self.size.width - 2 * EDGE - length(pieces)
 
     # --- keys --------------------------------------------------------------------------------------------
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Without a host there is nothing to open or to sort."""
+        if action in ("open", "expand", "collapse", "order") and not self.rows:
+            return False
+        return super().check_action(action, parameters)
 
     def action_expand(self) -> None:
         """Open up the host under the cursor, or close it."""

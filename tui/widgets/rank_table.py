@@ -8,11 +8,10 @@ from agent import wire
 
 from .. import formatting as fmt
 from ..fleet.store import STALE_SECONDS, HostView, Link, RankView, RunView
-from ..run_facts import LAUNCHER
+from ..run_facts import LAUNCHER, end_mark
 from .columns import Cell, Column, line, width_of
 from .table import Table
 from .toned import Piece
-
 
 GPU_CELLS = ("util", "power", "memory")
 """What a GPU does is the rank's doing only as long as the rank lives."""
@@ -82,19 +81,16 @@ class RankTable(Table[int]):
             return [("  launcher", "quiet"), ("" if code is None else f"   {fmt.exit_words(code)}", "quiet")]
         old = self.now - rank.received > STALE_SECONDS or self.host.link is not Link.LIVE
         stale = "quiet" if self.run.live and old else None
-        cells = self._cells(self.host, rank, self.run.live)
+        cells = self._cells(self.host, self.run, rank)
         mark = cells.pop("mark")
         named = [slot for slot in self.slots if slot.column.key == "mark"]
         rest = [slot for slot in self.slots if slot.column.key != "mark"]
         return line(named, {"mark": mark}) + line(rest, cells, stale)
 
-    def _cells(self, host: HostView, rank: RankView, live: bool) -> dict[str, Cell]:
+    def _cells(self, host: HostView, run: RunView, rank: RankView) -> dict[str, Cell]:
         sample = rank.sample
-        mark = fmt.rank_mark(sample.state, sample.exit_code)
-        alive = sample.state in ("running", "starting")
-        if alive and not live:
-            # The run is over and nobody said how this rank went.
-            alive, mark = False, fmt.Mark("?", "not seen", fmt.NOT_KNOWN)
+        mark = end_mark(run, rank)
+        alive = sample.state in ("running", "starting") and run.live
         cells: dict[str, Cell] = {
             "mark": (mark.glyph, mark.tone),
             "rank": str(sample.rank),
@@ -104,7 +100,7 @@ class RankTable(Table[int]):
             "phase": sample.phase or fmt.NONE,
             "pid": fmt.NONE if sample.pid is None else str(sample.pid),
             "log": fmt.size(sample.log_bytes),
-            "age": fmt.age(self.now - rank.received) if live else fmt.NONE,
+            "age": fmt.age(self.now - rank.received) if run.live else fmt.NONE,
         }
         if alive:
             cells["cpu"] = fmt.percent(sample.cpu_percent)
