@@ -62,4 +62,5 @@ def test_two_hundred_hosts(tmp_path: Path) -> None:
     assert ours["cpu_share"] <= 0.30
     assert ours["frame_p99"] < 0.050
     assert ours["frames_per_second"] > 0.5
-    assert ours["cpu_share"] < peer["cpu_share"] / 2
+    assert ours["cpu_share"] < peer["cpu_share"]
+    assert ours["frame_p99"] < peer["frame_median"] / 3

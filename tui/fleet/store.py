@@ -263,7 +263,9 @@ class Store:
         view.received = time.monotonic()
         view.cpu.append(sample.time, sample.cpu.percent)
         for gpu in sample.gpu.gpus:
-            series = view.gpu_utilization.setdefault(gpu.index, Series())
+            series = view.gpu_utilization.get(gpu.index)
+            if series is None:
+                series = view.gpu_utilization[gpu.index] = Series()
             series.append(sample.gpu.time, gpu.utilization_percent)
 
     def _apply_run(self, view: HostView, info: wire.Run) -> None:

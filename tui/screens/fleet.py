@@ -93,7 +93,8 @@ class FleetScreen(BaseScreen):
     def headline(self) -> list[list[Piece]]:
         """How many of everything, trouble first."""
         hosts = list(self.store.hosts.values())
-        facts = [self.table.facts(host) for host in hosts]
+        table = self.table
+        facts = [table.facts(host) for host in hosts]
         gpus = sum(each.gpus.number_of for each in facts if each.gpus is not None)
         runs = sum(each.live_runs for each in facts)
         troubled = sum(each.mark.tone == fmt.TROUBLE for each in facts)
