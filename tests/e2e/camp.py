@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +76,11 @@ class Camp:
         command = f"ssh -p {server.port} -i {server.key} -o IdentitiesOnly=yes {server.user}@127.0.0.1"
         self.run("hosts", "add", command, "--name", name, "--accept-new-host-key")
 
+    def note_down(self, server: Sshd, name: str = "box") -> None:
+        """Put a host into the list without connecting to it."""
+        command = f"ssh -p {server.port} -i {server.key} -o IdentitiesOnly=yes {server.user}@127.0.0.1"
+        self.run("hosts", "add", command, "--name", name, "--no-connect")
+
     def profile(self, script: Path | str, *args: str, name: str = "plain", grace: float = 10) -> str:
         """A profile for a plain script with two ranks; returns its path."""
         path = self.folder / f"{name}.toml"
@@ -90,6 +100,49 @@ class Camp:
         """A run as `encamp status` has it."""
         runs = self.run("status", "--json").json["runs"]
         return next(entry for entry in runs if entry["id"] == run)
+
+
+class Terminal:
+    """A command on a terminal of its own, with somebody who types. Its stdout is a pipe, unless `screen`."""
+
+    def __init__(self, camp: Camp, *words: str, screen: bool = False) -> None:
+        self.master, terminal = pty.openpty()
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+        os.set_blocking(self.master, False)
+        self.shown = b""
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tui", *words],
+            env={**camp.env, "TERM": "xterm-256color"},
+            stdin=terminal,
+            stdout=terminal if screen else subprocess.PIPE,
+            stderr=terminal,
+        )
+        os.close(terminal)
+
+    def sees(self, text: str) -> bool:
+        """Whether the terminal has shown `text`."""
+        with contextlib.suppress(OSError):
+            self.shown += os.read(self.master, 65536)
+        return text.encode() in self.shown
+
+    def wait(self, text: str) -> None:
+        wait_until(lambda: self.sees(text), 20, f"{text} on the terminal")
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def end(self) -> tuple[int, bytes]:
+        """Wait for its end: the exit code, and what is in the pipe."""
+        wait_until(lambda: (self.sees(""), self.process.poll() is not None)[1], 30, "the end")
+        return self.process.returncode, self.process.stdout.read() if self.process.stdout else b""
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout:
+            self.process.stdout.close()
+        os.close(self.master)
 
 
 def log_file(server: Sshd, run: str, stream: str, attempt: int = 1) -> Path:

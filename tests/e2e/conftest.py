@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from e2e.camp import Camp
+from e2e.camp import Camp, Terminal
 from ssh.sshd import Sshd
 
 
@@ -29,3 +29,17 @@ def camp(box: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Camp:
 def newcomer(tmp_path: Path) -> Camp:
     """A user without any host."""
     return Camp(tmp_path)
+
+
+@pytest.fixture
+def terminal(newcomer: Camp) -> Iterator[Callable[..., Terminal]]:
+    """Start commands on terminals."""
+    started: list[Terminal] = []
+
+    def start(*words: str, screen: bool = False) -> Terminal:
+        started.append(Terminal(newcomer, *words, screen=screen))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.close()

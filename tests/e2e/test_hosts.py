@@ -2,84 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import pty
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-from e2e.camp import BEHAVE, Camp
+from e2e.camp import BEHAVE, Camp, Terminal
 from ssh.sshd import PASSWORD, Sshd
-from waiting import wait_until
 
 pytestmark = pytest.mark.sshd
 
 
-class Terminal:
-    """A command on a terminal of its own, with somebody who types."""
-
-    def __init__(self, camp: Camp, *words: str) -> None:
-        self.master, terminal = pty.openpty()
-        os.set_blocking(self.master, False)
-        self.shown = b""
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tui", *words],
-            env=camp.env,
-            stdin=terminal,
-            stdout=subprocess.PIPE,
-            stderr=terminal,
-        )
-        os.close(terminal)
-
-    def sees(self, text: str) -> bool:
-        """Whether the terminal has shown `text`."""
-        with contextlib.suppress(OSError):
-            self.shown += os.read(self.master, 65536)
-        return text.encode() in self.shown
-
-    def wait(self, text: str) -> None:
-        wait_until(lambda: self.sees(text), 20, f"{text} on the terminal")
-
-    def type(self, text: str) -> None:
-        os.write(self.master, text.encode())
-
-    def end(self) -> tuple[int, bytes]:
-        out, _ = self.process.communicate(timeout=30)
-        self.sees("")
-        return self.process.returncode, out
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.communicate()
-        os.close(self.master)
-
-
-@pytest.fixture
-def terminal(newcomer: Camp) -> Iterator[Callable[..., Terminal]]:
-    """Start commands on terminals."""
-    started: list[Terminal] = []
-
-    def start(*words: str) -> Terminal:
-        started.append(Terminal(newcomer, *words))
-        return started[-1]
-
-    yield start
-    for each in started:
-        each.close()
-
-
-def note_down(camp: Camp, server: Sshd) -> None:
-    """Put a host into the list without connecting to it."""
-    command = f"ssh -p {server.port} -i {server.key} -o IdentitiesOnly=yes {server.user}@127.0.0.1"
-    camp.run("hosts", "add", command, "--name", "box", "--no-connect")
-
-
 def test_a_new_key_needs_consent_and_nobody_is_there(newcomer: Camp, box: Sshd) -> None:
-    note_down(newcomer, box)
+    newcomer.note_down(box)
     done = newcomer.run("status", "box", code=3)
     assert box.fingerprint() in done.out.decode()
     assert "--accept-new-host-key" in done.out.decode()
@@ -92,7 +26,7 @@ def test_a_new_key_needs_consent_and_nobody_is_there(newcomer: Camp, box: Sshd) 
 def test_a_new_key_is_shown_on_the_terminal_and_only_a_whole_yes_accepts_it(
     newcomer: Camp, box: Sshd, terminal: Callable[..., Terminal]
 ) -> None:
-    note_down(newcomer, box)
+    newcomer.note_down(box)
     first = terminal("status", "--json")
     first.wait(box.fingerprint())
     first.wait("yes/no")
@@ -147,7 +81,7 @@ def test_a_password_is_asked_for_on_the_terminal_and_never_shown(
 
 
 def test_ctrl_c_ends_a_question_quietly(newcomer: Camp, box: Sshd, terminal: Callable[..., Terminal]) -> None:
-    note_down(newcomer, box)
+    newcomer.note_down(box)
     asked = terminal("status")
     asked.wait("yes/no")
     asked.process.send_signal(signal.SIGINT)

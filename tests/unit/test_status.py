@@ -82,6 +82,19 @@ def test_every_documented_field_is_there(store: Store) -> None:
     assert new["ranks"][0]["age_seconds"] < 5
 
 
+def names(value: object) -> set[str]:
+    """Every field name in a JSON document."""
+    if isinstance(value, dict):
+        return set(value).union(*map(names, value.values()))
+    return set().union(*map(names, value)) if isinstance(value, list) else set()
+
+
+def test_every_field_is_documented(store: Store) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "scripting.md").read_text()
+    fields = names(status.document(store)) - {"receive_bytes_per_second", "transmit_bytes_per_second"}
+    assert {name for name in fields if f'"{name}"' not in text} == set()
+
+
 @pytest.mark.parametrize("link", list(Link))
 def test_states_of_hosts_are_single_words(store: Store, link: Link) -> None:
     store.set_link("a", link)

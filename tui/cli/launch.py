@@ -61,6 +61,8 @@ async def launch(args: argparse.Namespace) -> int:
         if args.dry_run:
             _print_dry_run(args, result)
             return 0
+        if not args.json:
+            output.note(f"{result.run} starts on {session.name}; waiting for its ranks")
         await runs.started(session, result.run, result.attempt)
     if args.json:
         output.print_json(
