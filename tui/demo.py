@@ -22,7 +22,7 @@ from typing import Any
 
 from profiles import library, schema
 
-from .fleet import paths, runs, status
+from .fleet import paths, run_watch, runs, status
 from .fleet.errors import EncampError
 from .fleet.fleet import Fleet
 from .fleet.hosts import Inventory, parse_ssh_command
@@ -97,7 +97,7 @@ def run(*, hosts: int, steps: int | None, headless: bool, say: Say) -> tuple[int
 
 async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any] | None]:
     async with _launched(hosts, steps, say) as (fleet, session, run_id, clock):
-        view = await runs.settled(session, await runs.wait(session, run_id, ()))
+        view = await run_watch.settled(session, await run_watch.wait(session, run_id, ()))
         clock.total = clock.now()
         say(f"{run_id} has ended: {view.info.state}")
         result = {
@@ -110,7 +110,7 @@ async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[
             "seconds": clock.as_json(),
         }
         if view.info.state != "finished":
-            say((failure := await runs.failure(session, view)).message + "\n" + failure.tail)
+            say((failure := await run_watch.failure(session, view)).message + "\n" + failure.tail)
     return 0 if view.info.state == "finished" else 1, result
 
 
@@ -146,12 +146,14 @@ async def _launched(
         await asyncio.gather(*(session.connected(CONNECT_SECONDS) for session in sessions))
         clock.connect = clock.now()
         first = sessions[0]
-        await runs.until(first, lambda: first.view.sample, CONNECT_SECONDS, "The first sample did not come")
+        await run_watch.until(
+            first, lambda: first.view.sample, CONNECT_SECONDS, "The first sample did not come"
+        )
         clock.first_sample = clock.now()
         run_id = await _launch(first, steps, say)
         stack.push_async_callback(_stop, first, run_id)
-        await runs.started(first, run_id, 1)
-        view = await runs.until(first, lambda: _stepped(first, run_id), None, "")
+        await run_watch.started(first, run_id, 1)
+        view = await run_watch.until(first, lambda: _stepped(first, run_id), None, "")
         if view.step:
             clock.first_step = clock.now()
         say(f"{run_id} trains on {first.name}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from agent import wire
 
 from . import formatting as fmt
-from .fleet.runs import CONSEQUENCES
+from .fleet.run_watch import CONSEQUENCES
 from .fleet.store import HostView, Link, RankView, RunView
 from .formatting import Mark
 
@@ -93,9 +93,7 @@ def state_sentence(host: HostView, run: RunView, now: float) -> tuple[Mark, str,
 
 
 def _going(run: RunView) -> str:
-    parts = []
-    if run.step is not None:
-        parts.append(f"step {fmt.count(run.step)}")
+    parts = ["no step yet" if run.step is None else f"step {fmt.count(run.step)}"]
     seconds = pace(run)
     if seconds is not None:
         parts.append(f"{fmt.step_seconds(seconds)} s/step")

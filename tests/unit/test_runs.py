@@ -13,7 +13,7 @@ import pytest
 
 from agent import wire
 from profiles import schema
-from tui.fleet import runs
+from tui.fleet import run_watch, runs
 from tui.fleet.code import Archive
 from tui.fleet.errors import EncampError, HostError, RequestRefused, Unreachable
 from tui.fleet.hosts import Host
@@ -215,7 +215,7 @@ async def test_a_host_that_takes_no_code_does_not_keep_us_for_ever() -> None:
 async def test_waiting_ends_with_the_state_or_any_end() -> None:
     session = FakeSession()
     session.tell(run_info("starting"))
-    waiting = asyncio.create_task(runs.wait(session, "r-1", ("running",)))  # type: ignore[arg-type]
+    waiting = asyncio.create_task(run_watch.wait(session, "r-1", ("running",)))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     assert not waiting.done()
     session.tell(run_info("failed"))
@@ -225,15 +225,15 @@ async def test_waiting_ends_with_the_state_or_any_end() -> None:
 async def test_an_old_attempt_does_not_count() -> None:
     session = FakeSession()
     session.tell(run_info("failed", attempt=1))
-    with pytest.raises(runs.Timeout):
-        await runs.wait(session, "r-1", ("running",), attempt=2, timeout=0.05)  # type: ignore[arg-type]
+    with pytest.raises(run_watch.Timeout):
+        await run_watch.wait(session, "r-1", ("running",), attempt=2, timeout=0.05)  # type: ignore[arg-type]
     session.tell(run_info("running", attempt=2))
-    assert (await runs.wait(session, "r-1", ("running",), attempt=2)).info.attempt == 2  # type: ignore[arg-type]
+    assert (await run_watch.wait(session, "r-1", ("running",), attempt=2)).info.attempt == 2  # type: ignore[arg-type]
 
 
 async def test_a_run_that_is_gone_is_said_to_be() -> None:
-    with pytest.raises(runs.NoSuchRun):
-        await runs.wait(FakeSession(), "r-1", ("running",))  # type: ignore[arg-type]
+    with pytest.raises(run_watch.NoSuchRun):
+        await run_watch.wait(FakeSession(), "r-1", ("running",))  # type: ignore[arg-type]
 
 
 async def test_what_needs_a_person_ends_the_wait() -> None:
@@ -245,7 +245,7 @@ async def test_what_needs_a_person_ends_the_wait() -> None:
 
     session.check = check  # type: ignore[method-assign]
     with pytest.raises(HostError, match="key"):
-        await runs.wait(session, "r-1", ())  # type: ignore[arg-type]
+        await run_watch.wait(session, "r-1", ())  # type: ignore[arg-type]
 
 
 # --- failures ----------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ async def test_the_rank_that_failed_by_itself_is_quoted(codes: tuple[int | None,
     session.tell(run_info("failed", reason="rank 1 raised ValueError"))
     view = with_ranks(session, *codes)
     session.logs = {f"rank{rank}": b"words of %d\n" % rank for rank in range(3)} | {"launcher": b"torchrun\n"}
-    failure = await runs.failure(session, view)  # type: ignore[arg-type]
+    failure = await run_watch.failure(session, view)  # type: ignore[arg-type]
     assert failure.stream == stream
     assert failure.tail == session.logs[stream].decode().strip()
     assert "ValueError" in failure.message
@@ -283,15 +283,30 @@ async def test_the_rank_that_failed_by_itself_is_quoted(codes: tuple[int | None,
     assert failure.exit_code == 1
 
 
+async def test_ranks_that_die_in_their_first_moments_have_not_started() -> None:
+    session = FakeSession()
+    session.tell(run_info("running"))
+    starting = asyncio.create_task(run_watch.started(session, "r-1", 1))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    with_ranks(session, 0, 1)
+    await asyncio.sleep(2 * run_watch.POLL_SECONDS)
+    assert not starting.done(), "torchrun has not given up yet"
+    session.tell(run_info("failed"))
+    session.logs = {"rank1": b"ImportError\n"}
+    with pytest.raises(run_watch.RunFailed) as caught:
+        await starting
+    assert caught.value.tail == "ImportError"
+
+
 async def test_started_is_the_run_or_why_it_did_not_start() -> None:
     session = FakeSession()
     session.tell(run_info("finished"))
-    assert (await runs.started(session, "r-1", 1)).info.state == "finished"  # type: ignore[arg-type]
+    assert (await run_watch.started(session, "r-1", 1)).info.state == "finished"  # type: ignore[arg-type]
     session.tell(run_info("failed"))
     with_ranks(session, 1, 1)
     session.logs = {"rank0": b"", "launcher": b"out of luck\n"}
-    with pytest.raises(runs.RunFailed) as caught:
-        await runs.started(session, "r-1", 1)  # type: ignore[arg-type]
+    with pytest.raises(run_watch.RunFailed) as caught:
+        await run_watch.started(session, "r-1", 1)  # type: ignore[arg-type]
     assert (caught.value.stream, caught.value.tail) == ("launcher", "out of luck"), (
         "an empty log says nothing"
     )

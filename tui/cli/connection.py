@@ -12,7 +12,7 @@ from ..fleet import memory
 from ..fleet.errors import HostError, UsageError
 from ..fleet.fleet import Fleet
 from ..fleet.hosts import Host
-from ..fleet.runs import NoSuchRun
+from ..fleet.run_watch import NoSuchRun
 from ..fleet.session import Session
 from ..fleet.store import RunView, Store
 from .hosts import inventory

@@ -95,12 +95,12 @@ async def stop(args: argparse.Namespace) -> int:
 
 async def restart(args: argparse.Namespace) -> int:
     """Start the next attempt of a run and wait until its ranks have started."""
-    from ..fleet import runs
+    from ..fleet import run_watch, runs
     from .connection import open_run
 
     async with open_run(args) as (session, run):
         result = await runs.restart(session, run.id, runs.actor())
-        await runs.started(session, result.run, result.attempt)
+        await run_watch.started(session, result.run, result.attempt)
     if args.json:
         output.print_json(
             {
@@ -119,12 +119,12 @@ async def wait(args: argparse.Namespace) -> int:
     """Wait for a run and say where it stands."""
     from agent.wire import END_STATES
 
-    from ..fleet import runs
+    from ..fleet import run_watch
     from .connection import open_run
 
     wanted = END_STATES if args.state == ENDED else (args.state,)
     async with open_run(args) as (session, found):
-        run = await runs.wait(session, found.id, wanted, timeout=args.timeout)
+        run = await run_watch.wait(session, found.id, wanted, timeout=args.timeout)
         state = session.view.run_state(run)
     info = run.info
     reached = state in wanted and not (args.state == ENDED and state == "failed")

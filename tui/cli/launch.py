@@ -43,7 +43,7 @@ def register(commands: Commands) -> None:
 
 async def launch(args: argparse.Namespace) -> int:
     """Check the profile here, then start it there."""
-    from ..fleet import runs
+    from ..fleet import run_watch, runs
     from . import profiles
     from .connection import known_hosts, open_host
 
@@ -63,7 +63,7 @@ async def launch(args: argparse.Namespace) -> int:
             return 0
         if not args.json:
             output.note(f"{result.run} starts on {session.name}; waiting for its ranks")
-        await runs.started(session, result.run, result.attempt)
+        await run_watch.started(session, result.run, result.attempt)
     if args.json:
         output.print_json(
             {

@@ -1,4 +1,4 @@
-"""What can be done with runs: launch, stop, restart, wait. The app and the commands both act through here.
+"""What can be done with runs: launch, stop, restart. The app and the commands both act through here.
 
 Each action is one request to the agent on the run's host. When the connection breaks under a request, the
 host may or may not have heard it: every action here can be asked for again, and is, once the host answers.
@@ -6,36 +6,29 @@ host may or may not have heard it: every action here can be asked for again, and
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import getpass
 import re
 import secrets
 import shlex
 import socket
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from agent import wire
 
 from .channel import REQUEST_SECONDS
 from .code import Archive, trainer_archive
-from .errors import EncampError, HostError, RequestRefused, Unreachable
+from .errors import EncampError, RequestRefused, Unreachable
+from .run_watch import until
 from .session import Session
-from .store import RunView
 
 if TYPE_CHECKING:
     from profiles.schema import Profile
 
-T = TypeVar("T")
-
 RECONNECT_SECONDS = 120.0
 """How long an action waits for a lost host to come back before it gives up."""
-
-POLL_SECONDS = 0.05
-"""How often a wait looks at the store."""
 
 LAUNCH_SECONDS = 600.0
 """How long the answer to a launch may take: the host tries its Pythons for torch, which may be slow."""
@@ -43,39 +36,8 @@ LAUNCH_SECONDS = 600.0
 STOP_SECONDS = 3600.0 + 120.0
 """How long the answer to a stop may take: the longest grace, and time for what was killed to go."""
 
-SETTLE_SECONDS = 3.0
-"""How long the last samples of a run's ranks may take after its end."""
-
-TAIL_BYTES = 16 * 1024
-TAIL_LINES = 30
-"""How much of a failed rank's log a message repeats."""
-
-CONSEQUENCES = (-15, 143, -9, 137)
-"""Exit codes of ranks that were ended because another one failed."""
-
 ID_LETTERS = "23456789abcdefghjkmnpqrstuvwxyz"
 """What the random part of a run's id is made of: no two that look alike."""
-
-
-class RunFailed(EncampError):
-    """A run ended although it should have gone on. `tail` are its last words, written to `stream`."""
-
-    def __init__(self, run: str, attempt: int, message: str, hint: str, stream: str, tail: str) -> None:
-        super().__init__(message, hint)
-        self.run = run
-        self.attempt = attempt
-        self.stream = stream
-        self.tail = tail
-
-
-class Timeout(EncampError):
-    """A run did not reach the state that was waited for in time."""
-
-
-class NoSuchRun(EncampError):
-    """No host that answers knows the run."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -214,71 +176,6 @@ async def restart(session: Session, run: str, actor: str) -> LaunchResult:
     return _launched(await request(session, "restart", params, timeout=STOP_SECONDS))
 
 
-async def started(session: Session, run: str, attempt: int) -> RunView:
-    """Wait until all ranks of an attempt have started, and return the run.
-
-    Raises RunFailed when it ended before that in any other way than by finishing.
-    """
-    view = await wait(session, run, ("running", "stalled", *wire.END_STATES), attempt=attempt)
-    if view.info.state in ("failed", "stopped"):
-        raise await failure(session, view)
-    return view
-
-
-async def wait(
-    session: Session, run: str, states: Collection[str], *, timeout: float | None = None, attempt: int = 0
-) -> RunView:
-    """Wait until the run is in one of `states`, or has ended in another way, and return it.
-
-    The attempt that counts is the newest, and not before `attempt`. Reconnects are waited through. Raises
-    Timeout after `timeout` seconds, NoSuchRun when the host has forgotten the run, HostError when the
-    connection needs a person's help.
-    """
-
-    def reached() -> RunView | None:
-        host = session.view
-        view = host.runs.get(run)
-        if view is None:
-            if host.ready:
-                raise NoSuchRun(f"There is no run {run} on {host.name} any more.", "See: encamp status")
-            return None
-        if view.info.attempt < attempt:
-            return None
-        state = host.run_state(view)
-        return view if state in states or state in wire.END_STATES else None
-
-    return await until(session, reached, timeout, f"Run {run} did not get there")
-
-
-async def settled(session: Session, view: RunView) -> RunView:
-    """Wait for the last word on the ranks of a run that has ended: it comes right after its end."""
-
-    def over() -> bool | None:
-        ranks = view.ranks.values()
-        return all(rank.sample.state in ("exited", "lost") for rank in ranks) or None
-
-    try:
-        await until(session, over, SETTLE_SECONDS, "")
-    except Timeout:
-        pass  # then what is known is what there is
-    return view
-
-
-async def until(
-    session: Session, condition: Callable[[], T | None], timeout: float | None, complaint: str
-) -> T:
-    """Look at the store until `condition` returns something. Raises Timeout, HostError."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        found = condition()
-        if found is not None:
-            return found
-        session.check()
-        if deadline is not None and time.monotonic() >= deadline:
-            raise Timeout(f"{complaint} within {timeout:g} s.", "Nothing was changed: it goes on as before.")
-        await asyncio.sleep(POLL_SECONDS)
-
-
 async def request(
     session: Session, method: str, params: dict[str, Any], timeout: float = REQUEST_SECONDS
 ) -> dict[str, Any]:
@@ -309,44 +206,6 @@ async def upload_code(session: Session, archive: Archive) -> None:
         if not isinstance(received, int) or not 0 <= received < len(archive.data):
             raise EncampError(f"{session.host.name} does not take the code {ref.name}.", "Look at its disk.")
         offset = received
-
-
-async def failure(session: Session, view: RunView) -> RunFailed:
-    """Why a run has ended, with the last words of the rank that is to blame as far as that can be told."""
-    await settled(session, view)
-    info = view.info
-    stream = _culprit(view)
-    try:
-        tail = await _tail(session, info.run, info.attempt, stream)
-        if not tail.strip() and stream != "launcher":
-            stream = "launcher"
-            tail = await _tail(session, info.run, info.attempt, stream)
-    except (RequestRefused, HostError):
-        tail = ""
-    reason = info.reason or (
-        f"exit code {info.exit_code}" if info.exit_code is not None else "no reason known"
-    )
-    return RunFailed(
-        info.run,
-        info.attempt,
-        f"Run {info.run} {info.state}: {reason}",
-        f"All of it: encamp logs {info.run}"
-        + (f" --rank {stream[4:]}" if stream != "launcher" else " --launcher"),
-        stream,
-        tail,
-    )
-
-
-def _culprit(view: RunView) -> str:
-    """The stream to look into first: of a rank that failed by itself, not of one that was ended for it."""
-    failed = [rank.sample for rank in view.ranks.values() if rank.sample.exit_code not in (None, 0)]
-    failed.sort(key=lambda rank: (rank.exit_code in CONSEQUENCES, rank.rank))
-    return f"rank{failed[0].rank}" if failed else "launcher"
-
-
-async def _tail(session: Session, run: str, attempt: int, stream: str) -> str:
-    part = await session.read_log(run, attempt, stream, -TAIL_BYTES, TAIL_BYTES)
-    return "\n".join(part.data.decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
 
 
 def _shell_line(cwd: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
