@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -133,11 +134,13 @@ def test_the_protocol_of_relay_and_wire_is_one() -> None:
 def test_answers_still_arrive_after_our_end_of_input(one_host: AgentHost) -> None:
     viewer = one_host.connect()
     number = viewer.ask("ping")
+    start = time.monotonic()
     viewer.end_input()
     assert viewer.answer(number)
     while viewer.line():
         pass
     assert viewer.wait() == 0
+    assert time.monotonic() - start < connect.LINGER_SECONDS / 2, "the daemon was told, and hung up"
 
 
 def test_the_relay_goes_when_nobody_reads_any_more(one_host: AgentHost) -> None:

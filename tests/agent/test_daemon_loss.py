@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from agent_client import AgentHost, agent_bundle, gone, start_time
+from attempts import Lab
 from waiting import wait_until
 
-from agent import process, wire
+from agent import process, watch, wire
 
 
 def test_a_killed_daemon_loses_nothing(host: AgentHost) -> None:
@@ -29,6 +30,7 @@ def test_a_killed_daemon_loses_nothing(host: AgentHost) -> None:
     assert again.hello.pid != viewer.hello.pid
     assert [run.state for run in again.seen if isinstance(run, wire.Run)] == ["running"]
     assert again.expect(wire.Ranks).ranks[0].pid == ranks[0].pid
+    assert not [message for message in again.seen if isinstance(message, wire.Event)], "told before"
     Path(host.home).parent.joinpath("go").touch()
     again.request("log_follow", run="run-a", attempt=1, stream="rank0", offset=7)
     assert again.read_log(13) == b"after\n"
@@ -47,6 +49,34 @@ def test_a_new_build_takes_over_while_a_run_goes_on(host: AgentHost) -> None:
     wait_until(lambda: gone(old.hello.pid), 5, "the old daemon is gone")
     Path(host.home).parent.joinpath("go").touch()
     assert new.until_run("run-a", "finished")
+
+
+def test_a_daemon_that_is_replaced_finishes_what_it_was_asked_for(one_host: AgentHost) -> None:
+    old = one_host.connect()
+    one_host.launch(old, "run-a", "deaf", "say=up", "forever", grace=600.0)
+    old.until_log("run-a", "rank0", 3)
+    old.until_log("run-a", "rank1", 3)
+    old.ask("restart", run="run-a", actor="ann")
+    old.until_run("run-a", "stopping")
+    new = one_host.connect(pyz=one_host.install(agent_bundle().data + b"\0", "e" * 64))
+    assert not gone(old.hello.pid), "it waits for the end of attempt 1"
+    ranks = new.expect(wire.Ranks, lambda ranks: ranks.ranks[1].pid is not None).ranks
+    for rank in ranks:
+        os.kill(rank.pid or 0, signal.SIGKILL)
+    assert new.until_run("run-a", "running", attempt=2), "the restart took place"
+    wait_until(lambda: gone(old.hello.pid), 5, "the old daemon is gone")
+
+
+def test_an_orphan_is_named_once_in_a_while(lab: Lab) -> None:
+    attempt = lab.running("forever")
+    watcher = watch.Watcher(lab.home)
+    assert watcher.orphans() == []
+    supervisor = attempt.supervisor()
+    assert supervisor is not None
+    os.kill(supervisor[0], signal.SIGKILL)
+    found = wait_until(watcher.orphans, message="it is seen")
+    assert [(orphan.run, orphan.number) for orphan in found] == [(attempt.run, attempt.number)]
+    assert watcher.orphans() == [], "its new supervisor takes a moment"
 
 
 def test_an_attempt_whose_supervisor_was_killed_gets_another(host: AgentHost) -> None:

@@ -44,6 +44,10 @@ def test_a_run_from_its_launch_to_its_end(host: AgentHost) -> None:
         assert finished.exit_code == 0
         last = eyes.expect(wire.Ranks, lambda ranks: ranks.ranks[0].state != "running")
         assert [(rank.state, rank.exit_code) for rank in last.ranks] == [("exited", 0), ("exited", 0)]
+        end = len(eyes.seen)
+        eyes.expect(wire.Sample)
+        eyes.expect(wire.Sample)
+        assert not [message for message in eyes.seen[end:] if isinstance(message, wire.Ranks)], "once"
     assert viewer.until_event("finished").actor == "supervisor"
     assert [event.name for event in viewer.seen if isinstance(event, wire.Event)] == ["launched", "finished"]
 
