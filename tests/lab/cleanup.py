@@ -10,8 +10,8 @@ from pathlib import Path
 from waiting import wait_until
 
 from . import cgroups
-from .names import FOLDERS, PREFIX, LabName, lab_of
-from .tools import NAMESPACES, ToolFailed, run
+from .names import FOLDERS, PREFIX, LabName, lab_of, machine_lock
+from .tools import NAMESPACES, run
 
 
 def kill_all_in(namespace: str) -> None:
@@ -23,6 +23,8 @@ def remove(lab: LabName) -> None:
     """Remove all that belongs to a lab: processes, namespaces and what is in them, groups, files."""
     for namespace in _namespaces(lab):
         kill_all_in(namespace)
+    if (Path("/sys/class/net") / lab.interface).exists():
+        run("ip", "link", "delete", lab.interface)  # else the kernel does so some time after its peer
     for namespace in _namespaces(lab):
         run("ip", "netns", "delete", namespace)
     for group in cgroups.groups_of(lab):
@@ -33,13 +35,19 @@ def remove(lab: LabName) -> None:
 
 def remove_orphans() -> list[LabName]:
     """Remove the labs whose owners were killed, and return their names; others are left alone."""
+    with machine_lock():
+        orphans = sorted(lab for lab in labs() if lab.orphaned)
+        for lab in orphans:
+            remove(lab)
+    return orphans
+
+
+def labs() -> set[LabName]:
+    """All of which there is anything on this machine."""
     names = {path.name for path in FOLDERS.glob(f"{PREFIX}*")}
     names |= {path.name for path in NAMESPACES.glob(f"{PREFIX}*")}
     names |= {group.name for group in cgroups.groups_of(PREFIX)}
-    orphans = sorted({lab for lab in map(lab_of, names) if lab is not None and lab.orphaned})
-    for lab in orphans:
-        remove(lab)
-    return orphans
+    return {lab for lab in map(lab_of, names) if lab is not None}
 
 
 def _namespaces(lab: LabName) -> list[str]:
@@ -48,12 +56,7 @@ def _namespaces(lab: LabName) -> list[str]:
 
 def _killed(namespace: str) -> list[int]:
     """Send SIGKILL to the processes that are left, and return them."""
-    try:
-        pids = [int(word) for word in run("ip", "netns", "pids", namespace).split()]
-    except ToolFailed:
-        if (NAMESPACES / namespace).exists():
-            raise
-        return []  # somebody else removed it
+    pids = [int(word) for word in run("ip", "netns", "pids", namespace).split()]
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)

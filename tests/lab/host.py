@@ -83,11 +83,11 @@ class LabHost:
         return Host(name or self.name, self.address, **values)  # type: ignore[arg-type]
 
     def ssh_command(self, *options: str) -> list[str]:
-        """OpenSSH's client, ready to run something here."""
+        """OpenSSH's client, ready to run something here; the first value of an option counts."""
         return [
-            "ssh", "-F", "none", "-p", str(self.ssh_port), "-i", str(self.key), "-o", "IdentitiesOnly=yes",
-            "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR",
-            *options, f"root@{self.address}",
+            "ssh", "-F", "none", *options, "-p", str(self.ssh_port), "-i", str(self.key),
+            "-o", "IdentitiesOnly=yes", "-o", "StrictHostKeyChecking=no",
+            "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", f"root@{self.address}",
         ]  # fmt: skip
 
     def run(self, command: str, timeout: float = 60, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -98,12 +98,24 @@ class LabHost:
         return done
 
     def inside(self, *words: str, timeout: float = 60) -> str:
-        """Run a program on the host without SSH, also while the network is gone, and return its output."""
+        """Run a program on the host without SSH, also while the network is gone, and return its output.
+
+        It is outside of the host's control groups, and its clock is right.
+        """
         init = self._init()
         return subprocess.run(
             ["nsenter", "--target", str(init), "--all", "--root", "--wd=/", *words],
             check=True, capture_output=True, text=True, timeout=timeout,
         ).stdout  # fmt: skip
+
+    def processes(self) -> list[int]:
+        """The ids that this machine gives the host's processes."""
+        return [int(pid) for pid in run("ip", "netns", "pids", self._namespace).split()]
+
+    def reaches(self, address: str, port: int, timeout: float = 1.0) -> bool:
+        """Whether a TCP connection from this host is accepted within `timeout` seconds."""
+        connect = f"bash -c '< /dev/tcp/{address}/{port}'"
+        return self.inside("sh", "-c", f"timeout {timeout} {connect} 2> /dev/null && echo yes || true") != ""
 
     # --- power ----------------------------------------------------------------------------------------------
 
@@ -147,6 +159,15 @@ class LabHost:
         kill_all_in(self._namespace)
         run("ip", "-netns", self._segment.namespace, "link", "delete", self._port)
         run("ip", "netns", "delete", self._namespace)
+
+    def release(self) -> None:
+        """Let go of the processes of a host that was removed."""
+        if self._wire is not None:
+            self._wire.release()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
     def reboot(self) -> None:
         """Off and on again."""

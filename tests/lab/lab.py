@@ -79,6 +79,8 @@ class Lab:
 
     def close(self) -> None:
         """Remove everything."""
-        for host in self.hosts.values():
-            host.power_cut()
-        cleanup.remove(self.name)
+        try:
+            cleanup.remove(self.name)
+        finally:
+            for host in self.hosts.values():
+                host.release()

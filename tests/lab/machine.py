@@ -7,6 +7,8 @@ SSH; the interpreter of the tests and its packages are shown.
 
 from __future__ import annotations
 
+import os
+import pwd
 import shlex
 import shutil
 import subprocess
@@ -100,18 +102,22 @@ class Machine:
 
 def interpreter(version: str, refuse: Callable[[str], NoReturn]) -> Path:
     """An interpreter of that version on this machine; calls `refuse` when there is none."""
-    found = sorted(Path.home().glob(f".pyenv/versions/{version}*/bin/python{version}"))
-    on_path = shutil.which(f"python{version}")
-    if not found and on_path is None:
+    home = Path(pwd.getpwuid(os.geteuid()).pw_dir)  # tests change $HOME
+    found = sorted(home.glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    found += [Path(path) for path in (shutil.which(f"python{version}"),) if path]
+    working = next((path.resolve() for path in found if _prefix(path)), None)
+    if working is None:
         refuse(f"there is no Python {version} on this machine")
-    return (found[0] if found else Path(str(on_path))).resolve()
+    return working
 
 
 def _prefix(python: Path | None) -> list[Path]:
+    """Where an interpreter and its library are; nothing when it does not run."""
     if python is None:
         return []
     asked = [python, "-S", "-c", "import sys; print(sys.base_prefix)"]
-    return [Path(subprocess.run(asked, check=True, capture_output=True, text=True).stdout.strip())]
+    answer = subprocess.run(asked, check=False, capture_output=True, text=True)
+    return [Path(answer.stdout.strip())] if answer.returncode == 0 else []
 
 
 def _outermost(paths: list[Path]) -> list[Path]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from agent import process
@@ -14,6 +17,7 @@ FOLDERS = Path("/tmp")
 """Not $TMPDIR: whoever cleans up has to find them."""
 
 _NAME = re.compile(PREFIX + r"(?P<pid>\d+)-(?P<start>\d+)-\d+")
+_LOCK = Path("/run/encamp-lab.lock")
 _numbers = itertools.count(1)
 
 
@@ -42,6 +46,14 @@ def new_name() -> LabName:
     """A name for a lab of this process."""
     pid = os.getpid()
     return LabName(f"{PREFIX}{pid}-{process.start_time(pid)}-{next(_numbers)}")
+
+
+@contextmanager
+def machine_lock() -> Iterator[None]:
+    """Held while something free is looked for and taken, or removed: by one lab at a time."""
+    with _LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def lab_of(name: str) -> LabName | None:

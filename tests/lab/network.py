@@ -6,14 +6,13 @@ interface with an address of a free 10.x subnet, by which the controller reaches
 
 from __future__ import annotations
 
-import fcntl
 import ipaddress
 import json
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .names import FOLDERS, LabName
+from .names import LabName, machine_lock
 from .tools import run
 
 BRIDGE = "br0"
@@ -124,8 +123,7 @@ class Network:
 
     def create(self) -> None:
         """Make the switch on a subnet that nobody uses."""
-        with (FOLDERS / "encamp-lab.lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with machine_lock():
             subnet = _free_subnet()
             self.switch = Segment(f"{self.lab}-switch", subnet)
             self.switch.create()

@@ -53,15 +53,20 @@ class Wire:
              "--rate-mbit", str(cable.rate_mbit)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            start_new_session=True,
         )  # fmt: skip
         assert self._process.stdout is not None
         assert self._process.stdout.read(1), "the cable's process did not start"
         self._ip("link", "set", f"{port}w", "master", "br0", "up")
 
-    def close(self) -> None:
-        """End the process and connect the port to the bridge again."""
+    def release(self) -> None:
+        """End the process."""
         self._process.kill()
         self._process.communicate()
+
+    def close(self) -> None:
+        """End the process and connect the port to the bridge again."""
+        self.release()
         self._ip("link", "set", self._port, "master", "br0")
 
     def _ip(self, *words: str) -> None:
