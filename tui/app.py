@@ -322,9 +322,8 @@ class EncampApp(App[None]):
 
     def show_error(self, error: EncampError) -> None:
         """One line on what went wrong and what to do next."""
-        self.notify(
-            printable(f"{error.message} {error.hint}".strip()), severity="error", timeout=8, markup=False
-        )
+        text = printable(fmt.sentences(error.message, error.hint))
+        self.notify(text, severity="error", timeout=8, markup=False)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         """A worker that failed for a reason that nobody foresaw must not go unseen. Screens call this too."""

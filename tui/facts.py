@@ -228,7 +228,7 @@ def next_step(host: HostView, facts: HostFacts, now: float) -> tuple[list[str], 
     if host.link in (Link.IDLE, Link.UNREACHABLE, Link.RECONNECTING):
         todo.append("c connect now")
     elif host.link in (Link.AUTH_FAILED, Link.REFUSED):
-        todo.append("K details · c try again")
+        todo.append("c try again")
     elif host.link is Link.KEY_CHANGED:
         todo.append("K details")
     elif host.link is Link.CONFIRM_KEY:

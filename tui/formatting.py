@@ -295,6 +295,13 @@ def join_fitting(parts: Sequence[str], width: int) -> str:
     return " · ".join(shown)
 
 
+def sentences(message: str, hint: str = "") -> str:
+    """What went wrong and what to do next, as sentences whether or not they came with their full stops."""
+    return " ".join(
+        text if text[-1] in ".!?:" else text + "." for text in (message.strip(), hint.strip()) if text
+    )
+
+
 def plural(number_of: int, noun: str) -> str:
     """`1 host`, `4 hosts`."""
     return f"{count(number_of)} {noun}" + ("" if number_of == 1 else "s")

@@ -88,8 +88,12 @@ def buckets(
     Returns the columns' values from the first x on, the x at which the first column starts, and the width
     of a column. Columns start at multiples of their width, so a point never moves to another column while
     the width stays. The smallest width is 1. Without points there is no column, and its width is 0.
+
+    A value stands for all of the way since the point before it: a rank that reports every tenth step has a
+    curve without gaps. A point whose y is not known leaves its gap.
     """
-    known = [(x, y) for x, y in points if y is not None and math.isfinite(y)]
+    points = list(points)
+    known = [(x, y) for x, y in points if _known(y)]
     if not known or columns <= 0:
         return [], 0.0, 0.0
     first, last = known[0][0], max(x for x, _ in known)
@@ -99,14 +103,25 @@ def buckets(
     start = first // width
     sums = [0.0] * columns
     counts = [0] * columns
-    for x, y in known:
+    before = 0
+    for x, y in points:
         index = int(x // width - start)
-        if 0 <= index < columns:
+        if not 0 <= index < columns:
+            continue
+        if y is not None and _known(y):
+            for between in range(before + 1, index):
+                if not counts[between]:
+                    sums[between], counts[between] = y, 1
             sums[index] += y
             counts[index] += 1
+        before = max(before, index)
     filled = int(last // width - start) + 1
     values = [sums[i] / counts[i] if counts[i] else None for i in range(filled)]
     return values, start * width, width
+
+
+def _known(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def window(points: Iterable[tuple[float, float | None]], columns: int, seconds: float) -> list[float | None]:
@@ -123,7 +138,7 @@ def window(points: Iterable[tuple[float, float | None]], columns: int, seconds: 
     counts = [0] * columns
     for at, y in known:
         index = int(at // width - first)
-        if y is not None and 0 <= index < columns and math.isfinite(y):
+        if y is not None and 0 <= index < columns and _known(y):
             sums[index] += y
             counts[index] += 1
     return [sums[i] / counts[i] if counts[i] else None for i in range(columns)]

@@ -38,6 +38,7 @@ async def test_a_pasted_command_is_understood_while_it_is_typed(tmp_path: Path) 
         field = driver.app.screen.query_one("#command", Input)
         field.value = "ssh -p 20544 root@203.0.113.7 -L 8080:localhost:8080"
         await driver.pilot.pause()
+        assert "ssh -p 20544 root@203.0.113.7 -L 8080:localhost:8080 " in driver.text
         line = driver.line("● host")
         assert "host 203.0.113.7" in line
         assert "user root" in line

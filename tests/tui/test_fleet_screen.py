@@ -363,6 +363,17 @@ async def test_sorting_is_the_users_act_and_then_rows_keep_their_places(tmp_path
         assert [row.host for row in table.rows] == ["hetzner-1", "login", "vast-a", "vast-b"]
 
 
+async def test_a_host_that_comes_back_under_its_name_is_another_one(tmp_path: Path) -> None:
+    feed = small(seconds=1)
+    async with driving(feed, tmp_path) as driver:
+        revision = feed.store.hosts["vast-a"].revision
+        feed.store.remove_host("vast-a")
+        view = feed.store.add_host("vast-a", "root@203.0.113.200:1")
+        view.revision = revision
+        await driver.refresh()
+        assert "not connected" in driver.line("vast-a")
+
+
 async def test_a_host_that_goes_while_the_cursor_is_on_it(tmp_path: Path) -> None:
     feed = small()
     async with driving(feed, tmp_path) as driver:

@@ -195,3 +195,9 @@ def test_exit_codes_as_people_say_them() -> None:
 def test_names_of_gpus_lose_what_all_have() -> None:
     assert fmt.short_gpu_name("NVIDIA GeForce RTX 4090") == "RTX 4090"
     assert fmt.short_gpu_name("NVIDIA") == "NVIDIA"
+
+
+def test_messages_become_sentences() -> None:
+    assert fmt.sentences("no python here", "install one") == "no python here. install one."
+    assert fmt.sentences("No route.", "") == "No route."
+    assert fmt.sentences("", "Try again!") == "Try again!"

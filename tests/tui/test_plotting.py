@@ -98,6 +98,11 @@ def test_steps_without_a_value_leave_a_gap() -> None:
     assert values == [1.0, None, None, 2.0]
 
 
+def test_a_rank_that_reports_now_and_then_has_a_curve_without_gaps() -> None:
+    values, _, _ = plotting.buckets([(0, 5.0), (4, 3.0), (8, None), (10, 1.0)], 16)
+    assert values == [5.0, 3.0, 3.0, 3.0, 3.0, None, None, None, None, 1.0, 1.0]
+
+
 def test_a_window_ends_at_the_newest_value() -> None:
     values = plotting.window([(100.0 + second, float(second)) for second in range(10)], 5, 5)
     assert values == [5, 6, 7, 8, 9]

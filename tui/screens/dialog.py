@@ -11,6 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Label
 from textual.worker import Worker
 
+from .. import formatting as fmt
 from ..fleet.sanitize import printable
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Dialog(ModalScreen[Result | None]):
     def complain(self, message: str, hint: str = "") -> None:
         """Say what is wrong; an empty message takes it back."""
         error = self.query_one("#error", Text)
-        error.put(f"✕ {message}" + (f" {hint}" if hint else "") if message else "")
+        error.put(f"✕ {fmt.sentences(message, hint)}" if message else "")
         error.display = bool(message)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

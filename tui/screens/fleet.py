@@ -15,9 +15,8 @@ from .. import formatting as fmt
 from ..fleet.store import HostView
 from ..widgets.host_table import COLUMN_ORDERS, HostTable
 from ..widgets.lines import Lines
-from ..widgets.prompt_bar import PromptBar
 from ..widgets.toned import Piece
-from .base import BaseScreen
+from .filtered import FilteredScreen
 
 EMPTY: list[list[Piece]] = [
     [("   There is no host yet. Three ways to add one:", "strong")],
@@ -45,7 +44,7 @@ EMPTY_READ_ONLY: list[list[Piece]] = [
 ]
 
 
-class FleetScreen(BaseScreen):
+class FleetScreen(FilteredScreen):
     """All hosts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -55,21 +54,17 @@ class FleetScreen(BaseScreen):
         Binding(
             "K", "details", "what is wrong", id="fleet.details", tooltip="this host's trouble and the way out"
         ),
-        Binding(
-            "slash",
-            "filter",
-            "filter",
-            id="fleet.filter",
-            key_display="/",
-            tooltip="show only matching hosts",
-        ),
         Binding("l", "logs", "logs", show=False, id="fleet.logs", tooltip="logs of this host's run"),
         Binding("R", "runs", "runs", show=False, id="fleet.runs", tooltip="all runs"),
     ]
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._bound_for: object = None
+
     def body(self) -> ComposeResult:
         """The table, or what to do about an empty one."""
-        yield HostTable(self.store, read_only=self.encamp.read_only)
+        yield HostTable(self.store)
         yield Lines(id="empty")
 
     @property
@@ -77,21 +72,26 @@ class FleetScreen(BaseScreen):
         """The hosts."""
         return self.query_one(HostTable)
 
+    @property
+    def filtered(self) -> HostTable:
+        """The table."""
+        return self.table
+
     def home(self) -> Widget | None:
         """The table."""
         return self.table
 
     def keys(self) -> Sequence[str]:
         """What is done most."""
-        here = ("open", "expand", "connect", "details", "launch", "add", "filter")
-        return [f"fleet.{name}" for name in here]
+        here = ("open", "expand", "connect", "details", "launch", "add")
+        return [*(f"fleet.{name}" for name in here), "here.filter"]
 
     def crumbs(self) -> Sequence[str]:
         """The fleet, and the filter in force."""
         return ("fleet",) if not self.table.filter else ("fleet", f"/{self.table.filter}")
 
     def headline(self) -> list[list[Piece]]:
-        """How many of everything, trouble first."""
+        """How many of everything; trouble stays longest."""
         hosts = list(self.store.hosts.values())
         table = self.table
         facts = [table.facts(host) for host in hosts]
@@ -118,7 +118,7 @@ class FleetScreen(BaseScreen):
             self.table.tick(now)
             nothing = f"   No host matches /{self.table.filter}. esc shows all of them."
             note.show([] if self.table.rows else [[(nothing, "quiet")]])
-        self.refresh_bindings_if_changed()
+        self._refresh_bindings_if_changed()
 
     # --- the host under the cursor -----------------------------------------------------------------------
 
@@ -128,11 +128,11 @@ class FleetScreen(BaseScreen):
         cursor = self.table.cursor
         return self.store.hosts.get(cursor.host) if cursor is not None else None
 
-    def refresh_bindings_if_changed(self) -> None:
+    def _refresh_bindings_if_changed(self) -> None:
         """Which keys make sense depends on the host under the cursor."""
         host = self.host
         now = (host.name, host.link, bool(host.runs)) if host is not None else None
-        if now != getattr(self, "_bound_for", None):
+        if now != self._bound_for:
             self._bound_for = now
             self.refresh_bindings()
 
@@ -153,7 +153,7 @@ class FleetScreen(BaseScreen):
 
     @on(HostTable.Moved)
     def _moved(self) -> None:
-        self.refresh_bindings_if_changed()
+        self._refresh_bindings_if_changed()
 
     @on(HostTable.Opened)
     def _opened(self) -> None:
@@ -206,32 +206,3 @@ class FleetScreen(BaseScreen):
     def action_runs(self) -> None:
         """Show all runs."""
         self.encamp.show_runs()
-
-    def action_filter(self) -> None:
-        """Show only the hosts that match what is typed."""
-        self.open_prompt("filter", "/", self.table.filter)
-
-    def action_back(self) -> None:
-        """Undo the filter; the fleet is where everything starts."""
-        if self.table.filter:
-            self._filter("")
-        else:
-            self.encamp.back()
-
-    @on(PromptBar.Changed)
-    def _filter_changed(self, event: PromptBar.Changed) -> None:
-        if event.purpose == "filter":
-            self._filter(event.text)
-
-    def entered(self, _purpose: str, text: str) -> None:
-        """Keep the filter."""
-        self._filter(text)
-
-    def cancelled(self, purpose: str) -> None:
-        """Show all hosts again."""
-        if purpose == "filter":
-            self._filter("")
-
-    def _filter(self, text: str) -> None:
-        self.table.filter = text
-        self.refresh_now()

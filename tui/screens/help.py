@@ -18,6 +18,7 @@ GROUPS = {
     "table": "move",
     "fleet": "here",
     "runs": "here",
+    "here": "here",
     "run": "here",
     "log": "log",
     "logs": "log",

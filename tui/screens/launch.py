@@ -99,7 +99,7 @@ class LaunchScreen(Dialog[str]):
             yield Text("change", classes="name")
             yield Input(placeholder="train.steps=500 env.NCCL_DEBUG=INFO", id="set", compact=True)
         yield Text(id="said", classes="paragraph quiet")
-        with VerticalScroll(id="command"):
+        with VerticalScroll(id="preview-box"):
             yield Text(id="preview")
         with Horizontal(classes="buttons"):
             yield Button("launch", id="launch", variant="primary", compact=True, disabled=True)
@@ -199,9 +199,11 @@ class LaunchScreen(Dialog[str]):
         self.ask(choice)
 
     def _say(self, text: str, command: str = "") -> None:
-        self.query_one("#said", Text).put(text)
+        said = self.query_one("#said", Text)
+        said.put(text)
+        said.display = bool(text)
         self.query_one("#preview", Text).put(command)
-        self.query_one("#command").display = bool(command)
+        self.query_one("#preview-box").display = bool(command)
 
     # --- the host ----------------------------------------------------------------------------------------
 

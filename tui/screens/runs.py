@@ -12,13 +12,12 @@ from textual.widget import Widget
 
 from .. import formatting as fmt
 from ..widgets.lines import Lines
-from ..widgets.prompt_bar import PromptBar
 from ..widgets.run_table import RunTable
 from ..widgets.toned import Piece
-from .base import BaseScreen
+from .filtered import FilteredScreen
 
 
-class RunsScreen(BaseScreen):
+class RunsScreen(FilteredScreen):
     """A line a run."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -28,9 +27,6 @@ class RunsScreen(BaseScreen):
             "r", "restart", "restart", show=False, id="runs.restart", tooltip="stop this run, start it again"
         ),
         Binding("S", "stop", "stop", show=False, id="runs.stop", tooltip="stop this run"),
-        Binding(
-            "slash", "filter", "filter", id="runs.filter", key_display="/", tooltip="show only matching runs"
-        ),
     ]
 
     def body(self) -> ComposeResult:
@@ -43,13 +39,18 @@ class RunsScreen(BaseScreen):
         """The runs."""
         return self.query_one(RunTable)
 
+    @property
+    def filtered(self) -> RunTable:
+        """The table."""
+        return self.table
+
     def home(self) -> Widget | None:
         """The table."""
         return self.table
 
     def keys(self) -> Sequence[str]:
         """What is done most."""
-        return ("runs.open", "runs.logs", "runs.launch", "runs.filter", "screen.back")
+        return ("runs.open", "runs.logs", "runs.launch", "here.filter", "screen.back")
 
     def crumbs(self) -> Sequence[str]:
         """The runs, and the filter in force."""
@@ -112,32 +113,3 @@ class RunsScreen(BaseScreen):
     def action_stop(self) -> None:
         """Stop the run under the cursor."""
         self.encamp.stop(self.table.cursor or "")
-
-    def action_filter(self) -> None:
-        """Show only the runs that match what is typed."""
-        self.open_prompt("filter", "/", self.table.filter)
-
-    def action_back(self) -> None:
-        """Undo the filter, then leave."""
-        if self.table.filter:
-            self._filter("")
-        else:
-            self.encamp.back()
-
-    @on(PromptBar.Changed)
-    def _filter_changed(self, event: PromptBar.Changed) -> None:
-        if event.purpose == "filter":
-            self._filter(event.text)
-
-    def entered(self, _purpose: str, text: str) -> None:
-        """Keep the filter."""
-        self._filter(text)
-
-    def cancelled(self, purpose: str) -> None:
-        """Show all runs again."""
-        if purpose == "filter":
-            self._filter("")
-
-    def _filter(self, text: str) -> None:
-        self.table.filter = text
-        self.refresh_now()

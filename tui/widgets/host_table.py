@@ -16,7 +16,7 @@ from ..facts import HostFacts
 from ..fleet.store import HostView, Link, Store
 from . import host_details
 from .columns import Cell, Column, line, width_of
-from .table import EDGE, Table
+from .table import EDGE, Table, matches
 from .toned import Piece, length
 
 
@@ -82,15 +82,14 @@ class HostTable(Table[Row]):
         Binding("o", "order", "sort", show=False, id="fleet.order", tooltip="sort by the next column"),
     ]
 
-    def __init__(self, store: Store, *, read_only: bool = False) -> None:
+    def __init__(self, store: Store) -> None:
         super().__init__(id="hosts")
         self.store = store
-        self.read_only = read_only
         self.expanded: set[str] = set()
         self.filter = ""
         self.order = ORDERS[0]
         self._sequence: list[str] = []
-        self._facts: dict[str, HostFacts] = {}
+        self._facts: dict[str, tuple[HostView, HostFacts]] = {}
 
     # --- rows --------------------------------------------------------------------------------------------
 
@@ -98,8 +97,8 @@ class HostTable(Table[Row]):
         """Hosts in trouble first, the others in their order, each with its parts when opened up."""
         hosts = self.store.hosts
         if len(self._sequence) != len(hosts) or any(name not in hosts for name in self._sequence):
-            known = [name for name in self._sequence if name in hosts]
-            self._sequence = known + [name for name in hosts if name not in set(known)]
+            known = dict.fromkeys(name for name in self._sequence if name in hosts)
+            self._sequence = list(known | dict.fromkeys(hosts))
         ranked: tuple[list[str], ...] = ([], [], [])
         for name in self._sequence:
             host = hosts[name]
@@ -117,9 +116,10 @@ class HostTable(Table[Row]):
 
     def facts(self, host: HostView) -> HostFacts:
         """What `host` says, derived once a revision."""
-        facts = self._facts.get(host.name)
-        if facts is None or facts.revision != host.revision:
-            facts = self._facts[host.name] = host_facts_of.host_facts(host)
+        view, facts = self._facts.get(host.name, (None, None))
+        if facts is None or view is not host or facts.revision != host.revision:
+            facts = host_facts_of.host_facts(host)
+            self._facts[host.name] = (host, facts)
         return facts
 
     def _host_parts(self, host: HostView) -> list[Row]:
@@ -132,17 +132,8 @@ class HostTable(Table[Row]):
         return rows
 
     def _matches(self, host: HostView, facts: HostFacts) -> bool:
-        wanted, invert = self.filter.lower(), False
-        if wanted.startswith("!"):
-            wanted, invert = wanted[1:], True
-        words = (
-            host.name,
-            host.address,
-            facts.mark.word,
-            facts.gpus.model if facts.gpus else "no GPUs",
-            *host.runs,
-        )
-        return (not wanted or any(wanted in word.lower() for word in words)) != (invert and bool(wanted))
+        model = facts.gpus.model if facts.gpus else "no GPUs"
+        return matches(self.filter, (host.name, host.address, facts.mark.word, model, *host.runs))
 
     # --- looks -------------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from .. import formatting as fmt
 from .. import run_facts
 from ..fleet.store import HostView, Link, RunView, Store
 from .columns import Cell, Column, line
-from .table import Table
+from .table import Table, matches
 from .toned import Piece
 
-SHOWN_REASONS = ("failed", "stopped", "unreachable", "stopping")
+SHOWN_REASONS = ("failed", "stopped", "stopping")
 
 
 class RunTable(Table[str]):
@@ -36,16 +36,14 @@ class RunTable(Table[str]):
         return sorted(self._found, key=lambda run: not self._found[run][1].live)
 
     def _matches(self, host: HostView, run: RunView) -> bool:
-        wanted = self.filter.lower()
-        invert = wanted.startswith("!")
-        wanted = wanted[1:] if invert else wanted
         words = (run.id, host.name, host.run_state(run), run.info.strategy, run.info.profile)
-        return not wanted or any(wanted in word.lower() for word in words) != invert
+        return matches(self.filter, words)
 
     def columns(self) -> Sequence[Column]:
         """Run and state stay to the last."""
         longest = max((len(run) for run in self._found), default=3)
         hosts = max((len(host.name) for host, _ in self._found.values()), default=4)
+        reasons = any(self._reason(host, run) for host, run in self._found.values())
         return [
             Column("mark", "", 1, keep=20, gap=0),
             Column("run", "RUN", max(8, min(20, longest)), keep=19, widest=min(48, longest), gap=1),
@@ -57,7 +55,7 @@ class RunTable(Table[str]):
             Column("step", "STEP", 8, right=True, keep=10),
             Column("started", "STARTED", 7, keep=6, widest=12),
             Column("took", "TOOK", 12, keep=9),
-            Column("reason", "", 10, keep=1, widest=90),
+            *([Column("reason", "", 30, keep=7, widest=100)] if reasons else []),
         ]
 
     def signature(self, key: str) -> Hashable:
@@ -70,9 +68,6 @@ class RunTable(Table[str]):
         host, run = self._found[key]
         info = run.info
         mark = fmt.run_mark(host.run_state(run))
-        reason = info.reason
-        if mark.word == "unreachable":
-            reason = host.message or f"{host.name} cannot be asked"
         tone = "quiet" if not run.live or host.link is not Link.LIVE else ""
         code = "" if info.exit_code in (None, 0) else f" {info.exit_code}"
         cells: dict[str, Cell] = {
@@ -86,6 +81,13 @@ class RunTable(Table[str]):
             "step": (fmt.NONE if run.step is None else fmt.count(run.step), tone),
             "started": (fmt.clock(info.started), tone),
             "took": (fmt.duration(run_facts.elapsed(host, run)), tone),
-            "reason": (reason if mark.word in SHOWN_REASONS else "", "quiet"),
+            "reason": (self._reason(host, run), "quiet"),
         }
         return line(self.slots, cells)
+
+    def _reason(self, host: HostView, run: RunView) -> str:
+        """Why the run is as it is, where that is worth knowing at a glance."""
+        state = host.run_state(run)
+        if state == "unreachable":
+            return host.message or f"{host.name} cannot be asked"
+        return run.info.reason if state in SHOWN_REASONS else ""

@@ -8,7 +8,7 @@ cursor stays on its row whatever is added, removed or sorted around it.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from textual import events
@@ -26,6 +26,13 @@ Key = TypeVar("Key", bound=Hashable)
 
 EDGE = 1
 """Cells at the left that belong to the cursor, and cells that stay free at the right."""
+
+
+def matches(wanted: str, words: Iterable[str]) -> bool:
+    """Whether one of `words` has `wanted` in it, in any case; `!` before it inverts."""
+    invert = wanted.startswith("!")
+    wanted = wanted.removeprefix("!").lower()
+    return not wanted or any(wanted in word.lower() for word in words) != invert
 
 
 class Table(ScrollView, Toned, Generic[Key], can_focus=True):
