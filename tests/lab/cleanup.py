@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 
 from waiting import wait_until
@@ -29,7 +30,7 @@ def remove(lab: LabName) -> None:
         run("ip", "netns", "delete", namespace)
     for group in cgroups.groups_of(lab):
         # A group stays busy until its last process is quite gone.
-        wait_until(lambda group=group: _removed(group), message=f"{group} is empty")
+        wait_until(partial(_removed, group), message=f"{group} is empty")
     shutil.rmtree(lab.folder, ignore_errors=True)
 
 

@@ -67,7 +67,7 @@ class Lab:
 
     def up(self, count: int, **options: object) -> list[LabHost]:
         """Start so many hosts, all alike."""
-        return [self.add(**options) for _ in range(count)]
+        return [self.add("", **options) for _ in range(count)]
 
     def cut(self, one: LabHost, other: LabHost | None = None) -> None:
         """Let nothing pass between two hosts, or between a host and the controller; all else goes on."""

@@ -21,6 +21,7 @@ from . import cgroups
 from .options import HostOptions
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_PYTHON3 = (Path("/usr/local/bin/python3"), Path("/usr/bin/python3"))
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -47,6 +48,10 @@ class Machine:
         """Make the folders, all empty."""
         for path in (self.etc, self.bin, *self._own.values()):
             path.mkdir(parents=True, exist_ok=True)
+        for place in self._own:
+            outer = self._own_place(place.parent)
+            if outer is not None:
+                (self._own[outer] / place.relative_to(outer)).mkdir(parents=True, exist_ok=True)
         self._own[Path("/tmp")].chmod(0o1777)
         self._own[Path("/var/tmp")].chmod(0o1777)
         self.home.chmod(0o700)
@@ -68,23 +73,22 @@ class Machine:
         lines.append(bind(self.etc, "/etc/ssh"))
         lines.append(bind(self.boot_id, BOOT_ID))
         if python is not None:
-            lines.append(bind(self._wrapper(python), Path("/usr/bin/python3").resolve()))
+            others = {path.resolve() for path in _PYTHON3 if path.exists()} - {python}
+            lines += [bind(self._wrapper(python), path) for path in others]
         lines += [
             "mount -t tmpfs -o mode=755 tmpfs /run",
             "mkdir /run/sshd",
             f"mount -t tmpfs -o mode=1777,size={self.options.shm} tmpfs /dev/shm",
             f"hostname {self.hostname}",
         ]
-        # The longest way first, and /tmp, in which all of this lies, last.
-        places = sorted(self._own, key=lambda place: (place == Path("/tmp"), -len(place.parts)))
-        sources = {place: f"/proc/self/fd/{number}" for number, place in enumerate(places, start=3)}
-        for number, place in enumerate(places, start=3):
-            lines.append(f"exec {number}<{shlex.quote(str(self._own[place]))}")
-        for place in places:
-            lines.append(f"mount --rbind {sources[place]}/. {shlex.quote(str(place))}")
-        if self.options.noexec_home:
-            lines.append("mount -o remount,bind,noexec /root")
-        lines += [f"exec {number}<&-" for number in range(3, 3 + len(places))]
+        # Outer places first. Their sources are opened before, because one of them will hide them all.
+        places = list(enumerate(sorted(self._own, key=lambda place: len(place.parts)), start=3))
+        lines += [f"exec {number}<{shlex.quote(str(self._own[place]))}" for number, place in places]
+        for number, place in places:
+            lines.append(f"mount --rbind /proc/self/fd/{number}/. {shlex.quote(str(place))}")
+            if place == Path("/root") and self.options.noexec_home:
+                lines.append("mount -o remount,bind,noexec /root")
+        lines += [f"exec {number}<&-" for number, _ in places]
         lines.append(f"exec {sshd} -D -e -f /etc/ssh/sshd_config")
         return "\n".join(lines)
 
@@ -104,8 +108,9 @@ def interpreter(version: str, refuse: Callable[[str], NoReturn]) -> Path:
     """An interpreter of that version on this machine; calls `refuse` when there is none."""
     home = Path(pwd.getpwuid(os.geteuid()).pw_dir)  # tests change $HOME
     found = sorted(home.glob(f".pyenv/versions/{version}.*/bin/python{version}"))
+    found.append(Path(sys.base_prefix, "bin", f"python{version}"))
     found += [Path(path) for path in (shutil.which(f"python{version}"),) if path]
-    working = next((path.resolve() for path in found if _prefix(path)), None)
+    working = next((path.resolve() for path in found if path.exists() and _prefix(path)), None)
     if working is None:
         refuse(f"there is no Python {version} on this machine")
     return working
@@ -115,7 +120,7 @@ def _prefix(python: Path | None) -> list[Path]:
     """Where an interpreter and its library are; nothing when it does not run."""
     if python is None:
         return []
-    asked = [python, "-S", "-c", "import sys; print(sys.base_prefix)"]
+    asked = [str(python), "-S", "-c", "import sys; print(sys.base_prefix)"]
     answer = subprocess.run(asked, check=False, capture_output=True, text=True)
     return [Path(answer.stdout.strip())] if answer.returncode == 0 else []
 

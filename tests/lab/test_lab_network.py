@@ -16,13 +16,16 @@ pytestmark = pytest.mark.sshd
 
 
 def connecting_ms(host: LabHost, address: str) -> float:
-    """How long a connection from a host takes, when the other's hardware address is known already."""
+    """The quickest of some connections from a host, when the other's hardware address is known already."""
     assert host.reaches(address, 22, timeout=10)
     code = (
-        "import socket, time; start = time.perf_counter();"
-        f"socket.create_connection(({address!r}, 22), 10); print((time.perf_counter() - start) * 1000)"
+        "import socket, time\n"
+        "for _ in range(3):\n"
+        "    start = time.perf_counter()\n"
+        f"    socket.create_connection(({address!r}, 22), 10).close()\n"
+        "    print((time.perf_counter() - start) * 1000)\n"
     )
-    return float(host.inside("python3", "-S", "-c", code))
+    return min(map(float, host.inside("python3", "-S", "-c", code).split()))
 
 
 def sent_again(host: LabHost) -> int:
@@ -80,7 +83,7 @@ def test_latency_is_added_to_the_round_trip_and_can_be_taken_away(lab: Lab) -> N
     assert 150 <= connecting_ms(a, b.address) < 300
     assert 150 <= connecting_ms(b, a.address) < 300
     b.set_cable(Cable())
-    assert connecting_ms(a, b.address) < 100
+    assert connecting_ms(a, b.address) < 150
 
 
 def test_latency_of_a_host_behind_nat(lab: Lab) -> None:

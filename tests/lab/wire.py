@@ -117,16 +117,16 @@ def carry(port: socket.socket, tap: int, delay: float, loss: float, rate: float)
     while True:
         now = time.monotonic()
         wait = min(up.deliver(now), down.deliver(now))
-        ready, _, _ = select.select([0, port, tap], [], [], wait)
+        ready, _, _ = select.select([0, port.fileno(), tap], [], [], wait)
         if 0 in ready:
             return
         now = time.monotonic()
-        for source, take in ((port, up.take), (tap, down.take)):
+        for source, take in ((port.fileno(), up.take), (tap, down.take)):
             if source not in ready:
                 continue
             try:
                 for _ in range(64):
-                    take(port.recv(65536) if source is port else os.read(tap, 65536), now)
+                    take(os.read(source, 65536), now)
             except OSError:
                 pass  # no more for now, or the cable is out
 
