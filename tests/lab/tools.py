@@ -9,10 +9,12 @@ import subprocess
 from pathlib import Path
 from typing import NoReturn
 
+from ssh.sshd import SSHD
+
 NAMESPACES = Path("/run/netns")
 """Where `ip netns` keeps the names of network namespaces."""
 
-_TOOLS = ("ip", "nft", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
+_TOOLS = ("ip", "nft", "unshare", "nsenter", "sysctl", "ssh", "ssh-keygen")
 
 
 class Impossible(Exception):
@@ -41,10 +43,11 @@ def run(*words: object, stdin: str | None = None) -> str:
 @functools.lru_cache(maxsize=1)
 def why_not() -> str:
     """Why there can be no lab on this machine, or nothing."""
-    path = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    missing = [tool for tool in _TOOLS if shutil.which(tool, path=path) is None]
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if SSHD is None:
+        missing.append("sshd")
     if missing:
-        return f"not installed: {', '.join(missing)}"
+        return f"not installed, or not on the PATH: {', '.join(missing)}"
     if os.geteuid() != 0:
         return "namespaces for hosts need root"
     for words in (("unshare", "--net", "--mount", "--pid", "--uts", "--ipc", "--fork", "true"),
