@@ -7,7 +7,7 @@ the queue of every follower: however slow a viewer is, nothing is buffered for i
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Optional, Union
+from typing import NamedTuple, Optional
 
 from . import wire
 
@@ -70,8 +70,8 @@ class Follower:
         self._fd = -1
         self._least_behind: Optional[int] = None
 
-    def take(self) -> Union[wire.Log, wire.Gap, None]:
-        """The next bytes, a gap, or None when there is nothing new (yet). Raises OSError.
+    def take(self) -> Optional[bytes]:
+        """The next `Log` or `Gap` as a line, or None when there is nothing new (yet). Raises OSError.
 
         A viewer that starts far behind reads all of it, as long as it gains on the writer. One that
         loses ground is brought back to the present: it can fetch what it missed when somebody looks.
@@ -87,13 +87,13 @@ class Follower:
             elif behind > self._least_behind + SKIP_BYTES:
                 start, self.offset = self.offset, self.offset + behind - KEEP_BYTES
                 self._least_behind = KEEP_BYTES
-                return wire.Gap(run, attempt, stream, start, self.offset)
+                return wire.encode(wire.Gap(run, attempt, stream, start, self.offset))
         else:
             self._least_behind = 0
             if not data:
                 return None
         start, self.offset = self.offset, self.offset + len(data)
-        return wire.log_message(run, attempt, stream, start, data)
+        return wire.encode_log(run, attempt, stream, start, data)
 
     def close(self) -> None:
         """Give the descriptor back. May be called twice."""

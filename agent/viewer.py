@@ -282,12 +282,12 @@ class Viewer(asyncio.Protocol):
         for key in list(self._followed):
             follower = self._followed[key]
             try:
-                message = follower.take()
+                line = follower.take()
             except OSError as error:
                 log.warning("cannot read %s: %s", key, error)
                 self.unfollow(key)
                 continue
-            if message is not None:
+            if line is not None:
                 self._followed[key] = self._followed.pop(key)
-                return wire.encode(message)
+                return line
         return None

@@ -85,7 +85,7 @@ class TestFollower:
         append(path, b"b" * wire.MAX_CHUNK)
         sent(follower)
         append(path, b"c" * 5 * wire.MAX_CHUNK)
-        gap = follower.take()
+        gap = taken(follower)
         assert gap == wire.Gap("run", 1, "rank0", 2 * wire.MAX_CHUNK, 7 * wire.MAX_CHUNK - 1000)
         assert sent(follower) == (gap.end, b"c" * 1000)
         assert follower.take() is None
@@ -99,7 +99,7 @@ class TestFollower:
         follower = logs.Follower(path, "run", 1, "rank0", 0)
         assert sent(follower) == (0, b"little")
         append(path, b"x" * 50 * wire.MAX_CHUNK)
-        gap = follower.take()
+        gap = taken(follower)
         assert isinstance(gap, wire.Gap)
         assert (gap.start, gap.end) == (6, 6 + 50 * wire.MAX_CHUNK - logs.KEEP_BYTES)
         follower.close()
@@ -181,8 +181,13 @@ def append(path: str, data: bytes) -> None:
         file.write(data)
 
 
+def taken(follower: logs.Follower) -> wire.Message | None:
+    line = follower.take()
+    return None if line is None else wire.decode(line)
+
+
 def sent(follower: logs.Follower) -> tuple[int, bytes]:
-    message = follower.take()
+    message = taken(follower)
     assert isinstance(message, wire.Log), message
     assert message.stream == "rank0"
     return message.offset, wire.payload(message.data)

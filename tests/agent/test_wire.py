@@ -56,9 +56,10 @@ def test_what_is_refused_is_refused_alike(python: str) -> None:
 
 def test_a_log_survives_byte_by_byte() -> None:
     data = bytes(range(256)) * (wire.MAX_CHUNK // 256)
-    line = wire.encode(wire.log_message("run", 1, "rank0", 7, data))
+    line = wire.encode_log("run", 1, "rank0", 7, data)
     assert len(line) < wire.MAX_LINE
     message = wire.decode(line)
+    assert message == wire.log_message("run", 1, "rank0", 7, data)
     assert isinstance(message, wire.Log)
     assert wire.payload(message.data) == data
 
