@@ -12,11 +12,36 @@ from tui.fleet.sanitize import MAX_COMBINING, PLAIN, Sgr, printable, styled
 
 FRAGMENTS = st.sampled_from(
     [
-        "\x1b", "\x1b[", "\x1b]", "\x1b[31m", "\x1b[0m", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x1bP", "\x1bc",
-        "\x9b", "\x9d", "\x9c", "\x07", "\x1b\\", "\r", "\n", "\t", "\0", "\x7f", "\x85", "\u202e", "\u2066", "\u200b",
-        "\u200d", "\ufeff", "\ud800", "\udfff", "\ue000", "\U000e0041", "e\u0301", "\u0301" * 9, "漢", "👍🏽", "é", "m", ";",
+        *(
+            "\x1b",
+            "\x1b[",
+            "\x1b]",
+            "\x1b[31m",
+            "\x1b[0m",
+            "\x1b]0;title\x07",
+            "\x1b]8;;http://x\x1b\\",
+            "\x1bP",
+        ),
+        *(
+            "\x1bc",
+            "\x9b",
+            "\x9d",
+            "\x9c",
+            "\x07",
+            "\x1b\\",
+            "\r",
+            "\n",
+            "\t",
+            "\0",
+            "\x7f",
+            "\x85",
+            "m",
+            ";",
+        ),
+        *("\u202e", "\u2066", "\u200b", "\u200d", "\ufeff", "\ud800", "\udfff", "\ue000", "\U000e0041"),
+        *("e\u0301", "\u0301" * 9, "漢", "👍🏽", "é"),
     ]
-)  # fmt: skip
+)
 ANYTHING = st.lists(st.text(st.characters(codec=None), max_size=8) | FRAGMENTS, max_size=12).map("".join)
 
 
