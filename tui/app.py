@@ -127,28 +127,33 @@ class EncampApp(App[None]):
         self.show_fleet()
         self.push_screen(RunsScreen())
 
-    def show_run(self, run_id: str, rank: int | None = None) -> None:
-        """Show one run. Raises UsageError when there is none of that name."""
-        _, run = self.find_run(run_id)
-        if isinstance(self.screen, RunScreen) and self.screen.run_id == run.id:
-            return
+    def show_run(self, text: str) -> None:
+        """Show a run: `text` is its id and perhaps a rank to select. Raises UsageError."""
+        run, rank = self._run_and_rank(text)
         if isinstance(self.screen, RunScreen):
+            if self.screen.run_id == run.id:
+                return
             self.pop_screen()
         self.push_screen(RunScreen(run.id, rank))
 
     def show_logs(self, text: str) -> None:
-        """Show a log on the whole screen: `text` is a run and perhaps a rank; without, those shown here."""
+        """Show a log on the whole screen: `text` is a run and perhaps a rank; without, those shown here.
+
+        Raises UsageError.
+        """
+        run, rank = self._run_and_rank(text)
+        if rank is None and isinstance(self.screen, RunScreen) and self.screen.run_id == run.id:
+            rank = self.screen.rank
+        self.open_logs(run.id, min(run.ranks, default=run_facts.LAUNCHER) if rank is None else rank)
+
+    def _run_and_rank(self, text: str) -> tuple[RunView, int | None]:
         words = text.split()
         _, run = self.find_run(words[0] if words else "")
-        if len(words) > 1:
-            if not words[1].isdecimal():
-                raise UsageError(f"{words[1]} is not the number of a rank.", "As in :logs RUN 3.")
-            rank = int(words[1])
-        elif isinstance(self.screen, RunScreen) and self.screen.run_id == run.id:
-            rank = self.screen.rank
-        else:
-            rank = min(run.ranks, default=run_facts.LAUNCHER)
-        self.open_logs(run.id, rank)
+        if len(words) < 2:
+            return run, None
+        if not words[1].isdecimal():
+            raise UsageError(f"{words[1]} is not the number of a rank.", "As in :logs RUN 3.")
+        return run, int(words[1])
 
     def open_logs(self, run_id: str, rank: int) -> None:
         """Show the log of a rank, or of the launcher, on the whole screen."""
@@ -185,7 +190,7 @@ class EncampApp(App[None]):
         return host
 
     def connect(self, name: str) -> None:
-        """Connect to a host now."""
+        """Connect to a host now. Raises UsageError."""
         self.fleet.session(self.find_host(name).name).retry_now()
 
     def add_host(self, text: str) -> None:
@@ -206,7 +211,7 @@ class EncampApp(App[None]):
         self.push_screen(AddHostScreen(text), added)
 
     def remove_host(self, name: str) -> None:
-        """Forget a host, after a question."""
+        """Forget a host, after a question. Raises UsageError."""
         host = self.find_host(name)
         live = sum(run.live for run in host.runs.values())
         going = f"{fmt.plural(live, 'live run')} {'goes' if live == 1 else 'go'} on; " if live else ""
@@ -227,7 +232,7 @@ class EncampApp(App[None]):
             self.post_message(self.Done(f"{name} was removed."))
 
     def show_host_problem(self, name: str) -> None:
-        """Show what is wrong with a host, in full."""
+        """Show what is wrong with a host, in full. Raises UsageError."""
         host = self.find_host(name)
         self.push_screen(HostProblemScreen(host), _if_yes(lambda: self.connect(host.name)))
 
@@ -281,12 +286,12 @@ class EncampApp(App[None]):
         self.push_screen(screen, launched)
 
     def restart(self, run_id: str) -> None:
-        """Restart a run, after a question."""
+        """Restart a run, after a question. Raises UsageError."""
         host, run = self.find_run(run_id)
         self.push_screen(restart_question(host, run), _if_yes(lambda: self._restart(host.name, run.id)))
 
     def stop(self, run_id: str) -> None:
-        """Stop a run, after a question."""
+        """Stop a run, after a question. Raises UsageError."""
         host, run = self.find_run(run_id)
         if not run.live:
             raise UsageError(f"{run.id} has ended already: {run.info.state}.", "There is nothing to stop.")

@@ -57,7 +57,7 @@ class Command:
 COMMANDS = (
     Command("hosts", "", "all hosts", lambda app, _: app.show_fleet()),
     Command("runs", "", "all runs", lambda app, _: app.show_runs()),
-    Command("run", "RUN", "one run", lambda app, text: app.show_run(text), _runs),
+    Command("run", "RUN [RANK]", "one run", lambda app, text: app.show_run(text), _runs),
     Command(
         "logs", "[RUN] [RANK]", "a rank's log, full screen", lambda app, text: app.show_logs(text), _runs
     ),

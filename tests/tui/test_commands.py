@@ -191,6 +191,11 @@ async def test_runs_that_are_acted_on_from_the_list(tmp_path: Path) -> None:
             await driver.press("escape")
         await driver.press("l")
         assert isinstance(driver.app.screen, LogsScreen)
+        await driver.press("q", "G", "S")
+        await driver.is_told("probe-1 has ended already: finished.")
+        driver.feed.store.remove_host("hetzner-1")
+        commands.run(driver.app, "run probe-1")
+        await driver.is_told("No host knows a run probe-1.")
 
 
 # --- help, palette, leaving --------------------------------------------------------------------------------

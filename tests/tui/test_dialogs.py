@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 from driving import Driver, driving
+from fake_fleet import FakeFleet
 from feed import FakeHost, Feed, small
 from textual.widgets import Button, Input, Select
+from waiting import eventually
 
+from tui.app import EncampApp
 from tui.fleet.errors import RequestRefused
 from tui.fleet.hosts import Host
 from tui.fleet.store import Link
@@ -90,8 +93,6 @@ async def test_nonsense_is_refused_with_an_example(tmp_path: Path) -> None:
 
 async def asked(driver: Driver, screen: type) -> None:
     """Wait until a dialog of this kind is up."""
-    from waiting import eventually
-
     await eventually(
         lambda: isinstance(driver.app.screen, screen) and driver.app.screen.is_mounted, 10, screen.__name__
     )
@@ -164,8 +165,6 @@ async def test_a_question_whose_asker_is_gone_is_taken_back(tmp_path: Path) -> N
         first.cancel()
         await asked(driver, SecretScreen)
         second.cancel()
-        from waiting import eventually
-
         await eventually(lambda: not isinstance(driver.app.screen, SecretScreen), 10)
 
 
@@ -189,6 +188,19 @@ async def test_a_passphrase_can_be_left_out(tmp_path: Path) -> None:
         assert "passphrase of ~/.ssh/id_ed25519" in driver.text
         await driver.press("escape")
         assert await question is None
+
+
+async def test_a_question_from_before_the_app_was_there_is_asked(tmp_path: Path) -> None:
+    fleet = FakeFleet(small(), tmp_path)
+    app = EncampApp(fleet)  # type: ignore[arg-type]
+    question = asyncio.create_task(fleet.prompts.accept_host_key(HOST, "rsa", "SHA256:x"))
+    await asyncio.sleep(0)
+    async with app.run_test() as pilot:
+        driver = Driver(app, pilot, fleet, fleet.feed)
+        await asked(driver, HostKeyScreen)
+        await driver.type("y")
+        await driver.press("enter")
+        assert await question is True
 
 
 async def test_leaving_the_app_answers_all_questions(tmp_path: Path) -> None:
@@ -230,8 +242,6 @@ async def test_a_launch_opens_the_run(tmp_path: Path, profiles: Path) -> None:
         await driver.press("n")
         await driver.sees("would start 2 ranks")
         await driver.pilot.click("#launch")
-        from waiting import eventually
-
         await eventually(lambda: isinstance(driver.app.screen, RunScreen), 10)
         assert isinstance(driver.app.screen, RunScreen)
         assert driver.app.screen.run_id.startswith("aa-script-")
@@ -246,8 +256,6 @@ async def test_a_launch_by_the_keyboard_alone(tmp_path: Path, profiles: Path) ->
         await driver.type("4")
         await driver.sees("would start 4 ranks")
         await driver.press("enter", "enter")
-        from waiting import eventually
-
         await eventually(lambda: isinstance(driver.app.screen, RunScreen), 10)
         spec = next(
             params["spec"]

@@ -134,6 +134,10 @@ class BaseScreen(Screen[None]):
         """Type a command."""
         self.open_prompt("command", ":", text, lambda typed: commands.complete(self.encamp, typed))
 
+    def do(self, command: str) -> None:
+        """Do what a `:` command does; what it refuses is shown."""
+        commands.run(self.encamp, command)
+
     def open_prompt(
         self, purpose: str, sign: str, text: str = "", complete: commands.Complete | None = None
     ) -> None:
@@ -154,7 +158,7 @@ class BaseScreen(Screen[None]):
     def _entered(self, event: PromptBar.Entered) -> None:
         self._close_prompt()
         if event.purpose == "command":
-            commands.run(self.encamp, event.text)
+            self.do(event.text)
         else:
             self.entered(event.purpose, event.text)
 

@@ -163,9 +163,9 @@ class FleetScreen(FilteredScreen):
         facts = self.table.facts(host)
         if row.part == "gpu" and row.number in facts.ranks_by_gpu:
             run, rank = facts.ranks_by_gpu[row.number]
-            self.encamp.show_run(run, rank)
+            self.do(f"run {run} {rank}")
         elif facts.run is not None:
-            self.encamp.show_run(facts.run.id)
+            self.do(f"run {facts.run.id}")
         elif host_facts_of.has_problem(host):
             self.action_details()
         else:
@@ -190,18 +190,18 @@ class FleetScreen(FilteredScreen):
     def action_connect(self) -> None:
         """Connect to the host under the cursor now."""
         if self.host is not None:
-            self.encamp.connect(self.host.name)
+            self.do(f"connect {self.host.name}")
 
     def action_details(self) -> None:
         """Show what is wrong with the host under the cursor, in full."""
         if self.host is not None:
-            self.encamp.show_host_problem(self.host.name)
+            self.do(f"key {self.host.name}")
 
     def action_logs(self) -> None:
         """Show the logs of the run of the host under the cursor."""
         facts = self.table.facts(self.host) if self.host is not None else None
         if facts is not None and facts.run is not None:
-            self.encamp.show_logs(facts.run.id)
+            self.do(f"logs {facts.run.id}")
 
     def action_runs(self) -> None:
         """Show all runs."""

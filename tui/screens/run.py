@@ -251,17 +251,17 @@ class RunScreen(BaseScreen):
 
     def action_restart(self) -> None:
         """Restart the run, after a question."""
-        self.encamp.restart(self.run_id)
+        self.do(f"restart {self.run_id}")
 
     def action_stop(self) -> None:
         """Stop the run, after a question."""
-        self.encamp.stop(self.run_id)
+        self.do(f"stop {self.run_id}")
 
     def action_connect(self) -> None:
         """Connect to the run's host now."""
         found = self.found()
         if found is not None:
-            self.encamp.connect(found[0].name)
+            self.do(f"connect {found[0].name}")
 
     def action_launch(self) -> None:
         """Start another run on this host."""

@@ -96,7 +96,7 @@ class RunsScreen(FilteredScreen):
 
     @on(RunTable.Opened)
     def _opened(self) -> None:
-        self.encamp.show_run(self.table.cursor or "")
+        self.do(f"run {self.table.cursor}")
 
     def action_launch(self) -> None:
         """Start a run."""
@@ -104,12 +104,12 @@ class RunsScreen(FilteredScreen):
 
     def action_logs(self) -> None:
         """Show the logs of the run under the cursor."""
-        self.encamp.show_logs(self.table.cursor or "")
+        self.do(f"logs {self.table.cursor}")
 
     def action_restart(self) -> None:
         """Restart the run under the cursor."""
-        self.encamp.restart(self.table.cursor or "")
+        self.do(f"restart {self.table.cursor}")
 
     def action_stop(self) -> None:
         """Stop the run under the cursor."""
-        self.encamp.stop(self.table.cursor or "")
+        self.do(f"stop {self.table.cursor}")
