@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
 def build() -> Parser:
     """The parser with every command."""
-    from . import app, control, demo, hosts, launch, logs, profiles, status
+    from . import app, control, demo, forward, hosts, launch, logs, profiles, status
 
     parser = Parser(
         prog="encamp",
@@ -64,7 +64,7 @@ def build() -> Parser:
     )
     parser.set_defaults(handler=app.run, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for family in (hosts, profiles, launch, status, logs, control, demo):
+    for family in (hosts, profiles, launch, status, logs, control, forward, demo):
         family.register(commands)
     return parser
 

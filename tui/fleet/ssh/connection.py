@@ -12,6 +12,7 @@ from ..patience import within
 from ..sanitize import printable
 from .login import Login
 from .route import Route
+from .tunnel import FORBIDDEN, ForwardingForbidden, PortClosed, Tunnel
 
 KEEPALIVE_SECONDS = 15
 KEEPALIVE_COUNT = 3
@@ -139,6 +140,41 @@ class SshConnection:
         except (asyncssh.Error, OSError) as error:
             raise self.lost_error() from error
         return ExecChannel(process, self)
+
+    async def open_tunnel(self, port: int) -> Tunnel:
+        """Connect to `port` of the host itself. Raises ForwardingForbidden, PortClosed, Unreachable."""
+        endpoint = self._route.endpoint
+        try:
+            opening = self._connection.open_connection("localhost", port, encoding=None)
+            reader, writer = await within(EXEC_SECONDS, opening)
+        except TimeoutError:
+            raise PortClosed(f"{endpoint} did not connect to its port {port} in time.") from None
+        except asyncssh.ChannelOpenError as error:
+            if self.lost:
+                raise self.lost_error() from error
+            said = printable(error.reason[:200])
+            if error.code == FORBIDDEN:
+                raise ForwardingForbidden(
+                    f"{endpoint} does not let ports be forwarded: {said}.",
+                    "Its sshd_config says so (AllowTcpForwarding, PermitOpen), or the key's options in "
+                    "authorized_keys do. Everything else of encamp works without.",
+                ) from error
+            raise PortClosed(
+                f"Nothing takes connections on port {port} of {endpoint}: {said}.",
+                "Start the program there; it has to listen on localhost or on all addresses.",
+            ) from error
+        except (asyncssh.Error, OSError) as error:
+            raise self.lost_error() from error
+        return Tunnel(reader, writer, self)
+
+    @property
+    def lost(self) -> bool:
+        """Whether the connection has ended."""
+        return self._login.lost.is_set()
+
+    async def wait_lost(self) -> None:
+        """Wait until the connection has ended."""
+        await self._login.lost.wait()
 
     def lost_error(self) -> Unreachable:
         """Why the connection, or the command on it, is gone."""
