@@ -115,6 +115,12 @@ def test_two_viewers_get_the_same_and_everything(camp: Camp, box: Sshd) -> None:
     try:
         size = grown(log_file(box, run, "rank0"))
         grown(log_file(box, run, "rank0"), size)
+        with camp.start("logs", run, "-f") as third:
+            assert third.stdout is not None
+            third.stdout.read(100)
+            third.send_signal(signal.SIGINT)
+            _, err = third.communicate(timeout=20)
+        assert (third.returncode, err) == (130, b""), "one that leaves does so quietly"
         camp.run("stop", run)
         (one, _), (merged, _) = [viewer.communicate(timeout=20) for viewer in viewers]
     finally:

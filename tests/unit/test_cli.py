@@ -57,10 +57,10 @@ COMMANDS = sorted(leaves(parser.build()))
 
 
 def test_all_commands_are_there() -> None:
-    assert [" ".join(words) for words in COMMANDS] == [
+    assert {" ".join(words) for words in COMMANDS} >= {
         "demo", "hosts add", "hosts forget-key", "hosts list", "hosts remove", "hosts rename", "launch",
         "logs", "profiles check", "profiles list", "profiles show", "restart", "status", "stop", "wait",
-    ]  # fmt: skip
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -94,12 +94,13 @@ async def _merge(args: argparse.Namespace, streams: list[LogStream]) -> AsyncGen
     async def pump(stream: LogStream) -> None:
         prefix = f"[rank {stream.stream[4:]}] ".encode()
         rest = b""
-        async for data in _chunks(args, stream):
-            whole, newline, rest = (rest + data).rpartition(b"\n")
-            if newline or len(rest) > LONGEST_LINE:
-                text = whole if newline else rest
-                rest = rest if newline else b""
-                await lines.put(b"".join(prefix + line + b"\n" for line in text.split(b"\n")))
+        async with aclosing(_chunks(args, stream)) as chunks:
+            async for data in chunks:
+                whole, newline, rest = (rest + data).rpartition(b"\n")
+                if newline or len(rest) > LONGEST_LINE:
+                    text = whole if newline else rest
+                    rest = rest if newline else b""
+                    await lines.put(b"".join(prefix + line + b"\n" for line in text.split(b"\n")))
         if rest:
             await lines.put(prefix + rest + b"\n")
 
@@ -140,7 +141,8 @@ def _write_all(fd: int, data: bytes) -> None:
 async def _collect(args: argparse.Namespace, stream: LogStream) -> dict[str, Any]:
     """A stream as JSON: its text, or base64 where it is no UTF-8."""
     start = await _start(args, stream)
-    data = b"".join([chunk async for chunk in _chunks(args, stream, start)])
+    async with aclosing(_chunks(args, stream, start)) as chunks:
+        data = b"".join([chunk async for chunk in chunks])
     try:
         encoding, text = "utf-8", data.decode()
     except UnicodeDecodeError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from . import output, parser
 
@@ -106,9 +106,6 @@ def _run_row(view: HostView, run: RunView) -> tuple[str, ...]:
 
     info = run.info
     steps = [rank.sample.step_seconds for rank in run.ranks.values() if run.live]
-    ended: Any = fmt.NONE
-    if info.exit_code is not None:
-        ended = fmt.exit_words(info.exit_code)
     return (
         info.run,
         view.run_state(run),
@@ -118,5 +115,5 @@ def _run_row(view: HostView, run: RunView) -> tuple[str, ...]:
         fmt.count(run.step) if run.step is not None else fmt.NONE,
         fmt.step_seconds(fmt.mean(steps)) if any(step is not None for step in steps) else fmt.NONE,
         fmt.clock(info.started - view.clock_offset),
-        ended,
+        fmt.NONE if info.exit_code is None else fmt.exit_words(info.exit_code),
     )

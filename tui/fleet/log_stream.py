@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol
 
 from agent import wire
@@ -78,15 +79,17 @@ class LogStream:
     async def read(self, offset: int) -> AsyncGenerator[bytes, None]:
         """What the file has now, from `offset` to its end."""
         size, _ = await self.size()
-        async for data in self._ranges(offset, size):
-            yield data
+        async with aclosing(self._ranges(offset, size)) as pieces:
+            async for data in pieces:
+                yield data
 
     async def follow(self, offset: int) -> AsyncGenerator[bytes, None]:
         """Everything from `offset` on, as it is written, until the attempt is over and all of it is out."""
         self._reconnect = None
-        async for data in self.read(offset):
-            offset += len(data)
-            yield data
+        async with aclosing(self.read(offset)) as pieces:
+            async for data in pieces:
+                offset += len(data)
+                yield data
         inbox = _Inbox(offset)
         await self._session.follow_log(*self._key, offset, inbox)
         try:
@@ -101,16 +104,18 @@ class LogStream:
                         offset += len(data)
                         yield data
                         continue
-                    async for missed in self._ranges(offset, inbox.next()):
-                        offset += len(missed)
-                        yield missed
+                    async with aclosing(self._ranges(offset, inbox.next())) as pieces:
+                        async for data in pieces:
+                            offset += len(data)
+                            yield data
         finally:
             await self._session.unfollow_log(*self._key, inbox)
         while True:
             size, final = await self.size()
-            async for data in self._ranges(offset, size):
-                offset += len(data)
-                yield data
+            async with aclosing(self._ranges(offset, size)) as pieces:
+                async for data in pieces:
+                    offset += len(data)
+                    yield data
             if final and offset >= size:
                 return
             await asyncio.sleep(LOOK_SECONDS)
