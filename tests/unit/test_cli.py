@@ -73,7 +73,7 @@ def test_the_help_of_every_command_has_an_example_that_it_understands(
     assert examples
     assert all(line.startswith("encamp ") for line in examples)
     assert any(line.startswith("encamp " + " ".join(words)) for line in examples)
-    assert "--json" in out
+    assert "--json" in out or words == ("shell",), "a session by hand has no result"
 
 
 def test_help_and_version(encamp: Run) -> None:
