@@ -19,7 +19,7 @@ from textual.worker import Worker, WorkerState
 
 from profiles import library
 
-from . import commands, heap, run_facts, theme
+from . import aside, commands, heap, run_facts, theme
 from . import formatting as fmt
 from .fleet import runs
 from .fleet.errors import EncampError, UsageError
@@ -192,6 +192,17 @@ class EncampApp(App[None]):
     def connect(self, name: str) -> None:
         """Connect to a host now. Raises UsageError."""
         self.fleet.session(self.find_host(name).name).retry_now()
+
+    def shell(self, name: str) -> None:
+        """Log in on a host, on this terminal; the app comes back afterwards. Raises UsageError."""
+        self._shell(self.find_host(name).name)
+
+    @work(group="action", exit_on_error=False)
+    async def _shell(self, name: str) -> None:
+        try:
+            await aside.run(self, "shell", "--wait-on-error", name)
+        except EncampError as error:
+            self.post_message(self.Failed(error))
 
     def add_host(self, text: str) -> None:
         """Ask for a host and add it."""

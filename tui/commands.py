@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Complete = Callable[[str], Sequence[tuple[str, str]]]
 
-MUTATING_ACTIONS = frozenset({"launch", "add_host", "stop", "restart", "remove_host"})
+MUTATING_ACTIONS = frozenset({"launch", "add_host", "stop", "restart", "remove_host", "shell"})
 """Names of the key actions that change a host or a run: not offered in read-only mode."""
 
 
@@ -68,6 +68,14 @@ COMMANDS = (
     Command("stop", "[RUN]", "stop a run", lambda app, text: app.stop(text), _live_runs, True),
     Command("add", "SSH COMMAND", "add a host", lambda app, text: app.add_host(text), mutating=True),
     Command("remove", "HOST", "forget a host", lambda app, text: app.remove_host(text), _hosts, True),
+    Command(
+        "shell",
+        "HOST",
+        "log in on a host; leaving it leads back",
+        lambda app, text: app.shell(text),
+        _hosts,
+        True,
+    ),
     Command("connect", "HOST", "connect to a host now", lambda app, text: app.connect(text), _hosts),
     Command(
         "key", "HOST", "a host's key and its trouble", lambda app, text: app.show_host_problem(text), _hosts

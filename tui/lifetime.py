@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 if TYPE_CHECKING:
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_lent = False
+"""Whether another command has the terminal: what ctrl-c means is its business then."""
 
 
 class Signalled(Exception):
@@ -33,7 +38,7 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
     caught: list[int] = []
 
     def on_signal(number: int) -> None:
-        if not caught:
+        if not caught and not (_lent and number == signal.SIGINT):
             caught.append(number)
             task.cancel()
 
@@ -49,6 +54,17 @@ async def until_signal(work: Coroutine[Any, Any, T]) -> T:
     finally:
         for number in SIGNALS:
             loop.remove_signal_handler(number)
+
+
+@contextmanager
+def terminal_lent() -> Iterator[None]:
+    """While another command has the terminal, ctrl-c there does not end us as well."""
+    global _lent
+    _lent = True
+    try:
+        yield
+    finally:
+        _lent = False
 
 
 async def show(app: EncampApp) -> int:

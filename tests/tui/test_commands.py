@@ -304,3 +304,17 @@ async def test_a_host_is_removed_by_typing_it(tmp_path: Path) -> None:
         await driver.is_told("vast-a was removed.")
         assert "vast-a" not in driver.fleet.store.hosts
         assert "vast-a" not in [host.name for host in driver.fleet.inventory.load()]
+
+
+async def test_a_shell_is_for_those_who_may_change_things(tmp_path: Path) -> None:
+    async with driving(small(), tmp_path, read_only=True) as driver:
+        await driver.press("s")
+        await driver.command("shell vast-a")
+        await driver.is_told(":shell is not offered in read-only mode")
+        assert len(driver.notices) == 1, "the key does nothing"
+
+
+async def test_a_terminal_that_cannot_be_lent_is_said(tmp_path: Path) -> None:
+    async with driving(small(), tmp_path) as driver:
+        await driver.press("s")
+        await driver.is_told("In another one: encamp shell")

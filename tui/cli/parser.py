@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
 def build() -> Parser:
     """The parser with every command."""
-    from . import app, control, demo, forward, hosts, launch, logs, profiles, status
+    from . import app, control, demo, forward, hosts, launch, logs, profiles, shell, status
 
     parser = Parser(
         prog="encamp",
@@ -64,7 +64,7 @@ def build() -> Parser:
     )
     parser.set_defaults(handler=app.run, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for family in (hosts, profiles, launch, status, logs, control, forward, demo):
+    for family in (hosts, profiles, launch, status, logs, control, shell, forward, demo):
         family.register(commands)
     return parser
 
@@ -72,7 +72,7 @@ def build() -> Parser:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Understand a command line (without the program's name). Raises UsageError; exits for --help."""
     words, extra = list(argv), []
-    if words[:1] == ["launch"] and "--" in words:
+    if words[:1] in (["launch"], ["shell"]) and "--" in words:
         # Kept out of argparse, which drops a `--` here and interprets the rest there.
         at = words.index("--")
         words, extra = words[:at], words[at + 1 :]

@@ -37,6 +37,7 @@ class RunScreen(BaseScreen):
         Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
         Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
         Binding("S", "stop", "stop", id="run.stop", tooltip="stop all ranks"),
+        Binding("s", "shell", "shell", id="run.shell", tooltip="log in on the run's host"),
         Binding("c", "connect", "connect now", id="run.connect", tooltip="connect to the run's host now"),
         Binding(
             "n", "launch", "launch", show=False, id="run.launch", tooltip="start another run on this host"
@@ -103,6 +104,7 @@ class RunScreen(BaseScreen):
             "run.logs",
             "run.restart",
             "run.stop",
+            "run.shell",
             "log.search",
             "log.follow",
             "screen.back",
@@ -231,7 +233,7 @@ class RunScreen(BaseScreen):
         found = self.found() if self.is_mounted else None
         if action == "stop":
             return found is not None and found[1].live
-        if action in ("restart", "logs", "launch"):
+        if action in ("restart", "logs", "launch", "shell"):
             return found is not None
         if action == "connect":
             return found is not None and found[0].link is not Link.LIVE
@@ -262,6 +264,12 @@ class RunScreen(BaseScreen):
         found = self.found()
         if found is not None:
             self.do(f"connect {found[0].name}")
+
+    def action_shell(self) -> None:
+        """Log in on the run's host."""
+        found = self.found()
+        if found is not None:
+            self.do(f"shell {found[0].name}")
 
     def action_launch(self) -> None:
         """Start another run on this host."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from typing import Any
 
 import asyncssh
 
 from ..errors import HostError, Unreachable
 from ..patience import within
 from ..sanitize import printable
+from .interactive import Interactive, Terminal
 from .login import Login
 from .route import Route
 from .tunnel import FORBIDDEN, ForwardingForbidden, PortClosed, Tunnel
@@ -118,12 +120,26 @@ class SshConnection:
 
     async def open_exec(self, command: str) -> ExecChannel:
         """Start `command` under the user's login shell there, without a terminal. Raises HostError."""
+        return ExecChannel(await self._start(command), self)
+
+    async def open_interactive(self, command: str | None, terminal: Terminal | None) -> Interactive:
+        """Start `command`, or the login shell, with a terminal like the given one. Raises HostError."""
+        options: dict[str, Any] = {}
+        if terminal is not None:
+            options = {
+                "request_pty": "force",
+                "term_type": terminal.kind,
+                "term_size": (terminal.columns, terminal.rows),
+            }
+        return Interactive(await self._start(command, **options), self)
+
+    async def _start(self, command: str | None, **options: Any) -> asyncssh.SSHClientProcess[bytes]:
+        """Start a process there, without a terminal unless `options` say otherwise. Raises HostError."""
+        settings: dict[str, Any] = {"request_pty": False, **options}
         try:
             process = await within(
                 EXEC_SECONDS,
-                self._connection.create_process(
-                    command, encoding=None, request_pty=False, x11_forwarding=False
-                ),
+                self._connection.create_process(command, encoding=None, x11_forwarding=False, **settings),
             )
         except TimeoutError:
             raise Unreachable(
@@ -131,7 +147,7 @@ class SshConnection:
                 "The machine may be overloaded.",
             ) from None
         except asyncssh.ChannelOpenError as error:
-            if self._login.lost.is_set():
+            if self.lost:
                 raise self.lost_error() from error
             raise HostError(
                 f"{self._route.endpoint} lets us in but runs no commands: {printable(error.reason[:200])}.",
@@ -139,7 +155,7 @@ class SshConnection:
             ) from error
         except (asyncssh.Error, OSError) as error:
             raise self.lost_error() from error
-        return ExecChannel(process, self)
+        return process
 
     async def open_tunnel(self, port: int) -> Tunnel:
         """Connect to `port` of the host itself. Raises ForwardingForbidden, PortClosed, Unreachable."""
