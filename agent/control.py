@@ -139,7 +139,7 @@ def _write_stop(attempt: Attempt, actor: str, grace_seconds: float) -> None:
     if isinstance(at, (int, float)) and isinstance(grace, (int, float)) and at + grace <= now + grace_seconds:
         return
     try:
-        files.write_json(path, {"time": now, "actor": actor, "grace_seconds": grace_seconds})
+        files.write_json_in_reserve(path, {"time": now, "actor": actor, "grace_seconds": grace_seconds})
     except OSError:
         return
     add_event(attempt, "stop", actor, f"with {grace_seconds:g} s grace")

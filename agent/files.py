@@ -6,6 +6,8 @@ missing, half-written or not JSON as "not there" and never raise for it.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 
@@ -14,6 +16,12 @@ MAX_JSON = 4 * 1024 * 1024
 
 MAX_JSON_LINE = 64 * 1024
 """Bytes beyond which a line of a JSON lines file is skipped."""
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""What a full disk, or a used up quota, answers."""
+
+RESERVE_BYTES = 4096
+"""What `reserve` sets aside: a block, in which everything that is written so fits."""
 
 
 def make_dirs(path: str) -> None:
@@ -55,7 +63,49 @@ def write_bytes(path: str, data: bytes, mode: int = 0o600) -> None:
 
 def write_json(path: str, value: object) -> None:
     """Write `value` as JSON to `path`, mode 0600, as `write_bytes` does. Raises OSError."""
-    write_bytes(path, json.dumps(value, indent=1).encode("utf-8", "surrogatepass") + b"\n")
+    write_bytes(path, _encoded(value))
+
+
+def reserve(path: str) -> None:
+    """Set space aside for `path`, so that `write_json_in_reserve` works on a full disk. Does what it can."""
+    with contextlib.suppress(OSError):
+        write_bytes(_reserve_of(path), b" " * RESERVE_BYTES)
+
+
+def drop_reserve(path: str) -> None:
+    """Give back what `reserve` set aside for `path`; nothing when it is used or was never there."""
+    with contextlib.suppress(OSError):
+        os.unlink(_reserve_of(path))
+
+
+def write_json_in_reserve(path: str, value: object) -> None:
+    """Write as `write_json` does, on a full disk into the space that was set aside for it. Raises OSError."""
+    try:
+        write_json(path, value)
+    except OSError as error:
+        data = _encoded(value)
+        if error.errno not in NO_SPACE or len(data) > RESERVE_BYTES:
+            raise
+        try:
+            fd = os.open(_reserve_of(path), os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            raise error from None
+        try:
+            os.pwrite(fd, data, 0)  # before the file is cut: its block might not come back
+            os.ftruncate(fd, len(data))
+        finally:
+            os.close(fd)
+        os.rename(_reserve_of(path), path)
+    else:
+        drop_reserve(path)
+
+
+def _reserve_of(path: str) -> str:
+    return path + ".reserve"
+
+
+def _encoded(value: object) -> bytes:
+    return json.dumps(value, indent=1).encode("utf-8", "surrogatepass") + b"\n"
 
 
 def read_json(path: str) -> dict[str, object] | None:

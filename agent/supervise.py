@@ -12,7 +12,6 @@ thing that is written.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import signal
@@ -124,6 +123,9 @@ class Supervisor:
             "oom_kills": self._oom_kills,
         }
         files.write_json(path, values)
+        for name in ("stop.json", "exit.json"):  # a full disk must not keep a run from ending
+            if not os.path.exists(self._path(name)):
+                files.reserve(self._path(name))
 
     def start(self) -> None:
         """Start the launcher in a session of its own. Raises OSError."""
@@ -271,12 +273,13 @@ class Supervisor:
             pass  # a full disk; exit.json says the same, later
         while True:
             try:
-                files.write_json(self._path("exit.json"), values)
+                files.write_json_in_reserve(self._path("exit.json"), values)
                 break
             except OSError as error:
-                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno not in files.NO_SPACE:
                     raise
             time.sleep(RETRY_SECONDS)
+        files.drop_reserve(self._path("stop.json"))
 
     def _code_from_ranks(self) -> int | None:
         """0 when every rank says that it ended well; else nobody knows how the launcher ended."""

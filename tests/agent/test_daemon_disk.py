@@ -68,3 +68,17 @@ def test_the_first_start_on_a_full_disk_says_so(small_disk: Path, disk_host: Age
     assert "no space" in complaint.lower()
     assert complaint.startswith("encamp: ")
     assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize("stop", [True, False])
+def test_a_run_ends_on_a_full_disk(small_disk: Path, disk_host: AgentHost, stop: bool) -> None:
+    viewer = disk_host.connect()
+    disk_host.launch(viewer, "run-a", "wait")
+    fill(small_disk)
+    if stop:
+        assert viewer.request("stop", run="run-a", actor="ann")["state"] == "stopped"
+        assert viewer.until_run("run-a", "stopped").reason.startswith("stopped by ann")
+    else:
+        (small_disk / "go").touch()
+        viewer.until_run("run-a", "finished")
+    assert not list(disk_host.attempt_dir("run-a").glob("*.reserve"))
