@@ -102,8 +102,12 @@ def reach(keep: bool) -> _socket.socket:
         if lock is not None:
             if spawned == MAX_STARTS:
                 raise instance.StartFailed(f"the agent's daemon keeps ending: {instance.last_words()}")
-            instance.spawn(lock)
             spawned += 1
+            try:
+                instance.spawn(lock)
+            except instance.EndedAtOnce:
+                if spawned == MAX_STARTS:
+                    raise
         elif time.monotonic() > deadline:
             _remove(instance.read_holder())
             deadline = time.monotonic() + instance.START_SECONDS

@@ -109,7 +109,8 @@ class Daemon:
         self._socket_inode = os.stat(instance.SOCKET).st_ino
         log.info("daemon %s of build %.12s is ready", holder.release, holder.build)
         if self._ready is not None:
-            os.write(self._ready, b"ready")
+            with contextlib.suppress(BrokenPipeError):  # the relay that started us was killed: others come
+                os.write(self._ready, b"ready")
             os.close(self._ready)
         gc.collect()
         gc.freeze()  # what is loaded by now stays: no collection needs to look at it again

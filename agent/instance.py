@@ -42,6 +42,10 @@ class StartFailed(Exception):
     """The daemon ended before it accepted connections; the text is one sentence for the user."""
 
 
+class EndedAtOnce(StartFailed):
+    """It ended by itself, or was killed: the next one may live."""
+
+
 class Holder:
     """Who holds the lock, as the daemon wrote it into `agent.lock`."""
 
@@ -171,6 +175,7 @@ def dial() -> _socket.socket | None:
 def spawn(lock: int) -> None:
     """Start a daemon that inherits `lock`, and return when it accepts connections. Raises StartFailed."""
     ready, report = os.pipe()
+    said = _log_size()
     child = os.fork()
     if child == 0:
         try:
@@ -190,8 +195,9 @@ def spawn(lock: int) -> None:
     if word != b"ready":
         if not os.statvfs(".").f_bavail:
             raise StartFailed(f"no space is left on the disk of {os.getcwd()}")
-        what = "ended at once" if answered else f"was not ready after {START_SECONDS:.0f} s"
-        raise StartFailed(f"the agent's daemon {what}: {last_words()}")
+        if answered:
+            raise EndedAtOnce(f"the agent's daemon ended at once: {last_words(said)}")
+        raise StartFailed(f"the agent's daemon was not ready after {START_SECONDS:.0f} s: {last_words(said)}")
 
 
 def _become_daemon(lock: int, report: int) -> None:
@@ -214,11 +220,18 @@ def _become_daemon(lock: int, report: int) -> None:
     os.execv(command[0], command)
 
 
-def last_words() -> str:
-    """The last line of agent.log, and where that is."""
+def _log_size() -> int:
+    try:
+        return os.stat(LOG).st_size
+    except OSError:
+        return 0
+
+
+def last_words(since: int = 0) -> str:
+    """The last line of agent.log that was written after byte `since`, and where that is."""
     try:
         with open(LOG, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            file.seek(max(since, os.fstat(file.fileno()).st_size - 4096))
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError as error:
         return f"no log: {error.strerror}"

@@ -164,6 +164,46 @@ def test_the_daemon_survives_what_started_it(one_host: AgentHost) -> None:
     assert not [target for target in targets.values() if target.startswith("pipe:")]
 
 
+def test_the_daemon_survives_a_relay_that_is_killed_while_it_starts(one_host: AgentHost) -> None:
+    Path(one_host.home).mkdir(0o700, exist_ok=True)
+    ready, report = os.pipe()
+    os.close(ready)
+    daemon = subprocess.Popen(
+        one_host.command("daemon", "--ready", str(report)),
+        env=one_host.environment(),
+        cwd=one_host.home,
+        pass_fds=(report,),
+    )
+    try:
+        os.close(report)
+        wait_until(lambda: Path(one_host.home, instance.SOCKET).exists(), message="it does not listen")
+        assert one_host.connect().hello.pid == daemon.pid
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def test_a_daemon_that_is_killed_while_it_starts_is_followed_by_another(one_host: AgentHost) -> None:
+    relay = _relay_in_process(
+        one_host,
+        "from agent import connect as c, instance; import os\n"
+        "become = instance._become_daemon\n"
+        "def fall(lock, report):\n"
+        "    os.path.exists('fell') and become(lock, report)\n"
+        "    open('fell', 'w').close()\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "instance._become_daemon = fall\n",
+    )
+    try:
+        assert relay.stdout is not None
+        assert relay.stdout.readline() == b"aa\n"
+        assert b'"hello"' in relay.stdout.readline()
+        one_host.connect()  # it is ended with the others
+    finally:
+        kill(relay.pid)
+        relay.wait()
+
+
 def test_the_marks_of_an_attempt_do_not_reach_the_daemon(
     one_host: AgentHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,7 +300,7 @@ Viewer.connection_made = lambda *_: print("oh", flush=True) or os._exit(7)
 
 def _relay_in_process(one_host: AgentHost, prepare: str) -> subprocess.Popen[bytes]:
     """A relay with other constants."""
-    code = f"import sys; sys.path.insert(0, {one_host.pyz!r}); {prepare}; sys.exit(c.main(['--nonce', 'aa']))"
+    code = f"import sys; sys.path.insert(0, {one_host.pyz!r}); {prepare}\nsys.exit(c.main(['--nonce', 'aa']))"
     return subprocess.Popen(
         [one_host.python, "-I", "-S", "-c", code],
         stdin=subprocess.PIPE,
