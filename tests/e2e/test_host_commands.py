@@ -107,3 +107,17 @@ def test_a_run_on_a_host_that_does_not_answer_is_unreachable_and_not_failed(
     server.start()
     assert newcomer.status(run)["state"] == "running"
     newcomer.run("stop", run)
+
+
+@pytest.mark.torch
+def test_the_word_for_a_run_is_neither_nothing_nor_two_when_two_names_are_one_machine(
+    newcomer: Camp, run_sshd: Callable[..., Sshd]
+) -> None:
+    server = run_sshd()
+    newcomer.add(server)
+    address = f"ssh -p {server.port} -i {server.key} -o IdentitiesOnly=yes {server.user}@localhost"
+    newcomer.run("hosts", "add", address, "--name", "twin", "--accept-new-host-key")
+    run = newcomer.launch(BEHAVE, "gentle", "forever")
+    assert newcomer.run("stop", "", code=2).err.startswith("encamp: The name of the run is empty.")
+    assert newcomer.run("logs", run, "--attempt", "0", code=2).err.startswith("encamp: There is no attempt 0")
+    assert newcomer.run("stop", run[:6], "--json").json["run"] == run

@@ -76,6 +76,8 @@ async def find_run(fleet: Fleet, word: str) -> tuple[Session, RunView]:
     Does not wait for slow hosts once the whole id was found. Raises UsageError when `word` is ambiguous,
     NoSuchRun when no host has it, HostError when it may be on one that does not answer.
     """
+    if not word:  # every run begins so: a script whose variable is empty must not stop what it finds
+        raise UsageError("The name of the run is empty.", "See: encamp status")
     attempts = {
         asyncio.ensure_future(session.connected(CONNECT_SECONDS, patient=False)): session
         for session in fleet.sessions()
@@ -108,8 +110,8 @@ def _by_prefix(fleet: Fleet, word: str, failures: dict[str, HostError]) -> tuple
         for run in session.view.runs.values()
         if run.id.startswith(word)
     ]
-    if len(found) == 1:
-        return found[0]
+    if len({run.id for _, run in found}) == 1:
+        return found[0]  # more than one host has it when two names stand for one machine
     if found:
         newest = sorted(found, key=lambda pair: pair[1].info.started, reverse=True)
         names = ", ".join(run.id for _, run in newest[:5]) + (", ..." if len(newest) > 5 else "")

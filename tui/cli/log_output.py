@@ -26,7 +26,7 @@ LONGEST_LINE = 16 * 1024 * 1024
 async def print_logs(args: argparse.Namespace) -> int:
     """Write the log to stdout."""
     async with open_run(args) as (session, run):
-        attempt = args.attempt or run.info.attempt
+        attempt = run.info.attempt if args.attempt is None else args.attempt
         streams = _streams(args, session, run, attempt)
         if args.json:
             parts = await asyncio.gather(*(_collect(args, stream) for stream in streams))
