@@ -10,7 +10,7 @@ from typing import Dict, List, Sequence, Set, Tuple
 from . import files, ranks, runs, wire
 from .attempt import Attempt
 
-MAX_RUNS = 200
+MAX_RUNS = wire.KNOWN_RUNS
 """The newest runs that a new viewer is told about."""
 
 MAX_ENDED_RANKS = 20
@@ -111,6 +111,7 @@ class Watcher:
             for name in self._told.keys() - {run.run for run in found}:
                 del self._told[name]
                 self._ranks.pop(name, None)
+                messages.append(wire.Removed(name))
         for key in list(self._events):
             messages.extend(self._new_events(key))
         return messages

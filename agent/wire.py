@@ -40,6 +40,9 @@ MAX_FLOAT = sys.float_info.max
 MAX_ITEMS = 16384
 """Entries of one list or object."""
 
+KNOWN_RUNS = 200
+"""The newest runs that a viewer is told about on connecting."""
+
 MAX_DEPTH = 32
 """Lists and objects inside one another in the parameters of a request or the result of a reply."""
 
@@ -308,6 +311,13 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
+class Removed:
+    """A run's folder was removed: this host knows nothing of it any more."""
+
+    run: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Log:
     """`data` is base64 of the bytes of the stream's file from `offset` on: see `payload`, `log_message`."""
 
@@ -369,12 +379,15 @@ class Failure:
     hint: str = ""
 
 
-Message = Union[Hello, Ready, Sample, Ranks, Run, Log, Gap, Progress, Event, Reply, Failure, Request]
+Message = Union[
+    Hello, Ready, Sample, Ranks, Run, Removed, Log, Gap, Progress, Event, Reply, Failure, Request
+]  # fmt: skip
 
-KINDS: Dict[str, Type[Any]] = {
-    kind.__name__.lower(): kind
-    for kind in (Hello, Ready, Sample, Ranks, Run, Log, Gap, Progress, Event, Reply, Failure, Request)
-}
+_CLASSES: Tuple[Type[Any], ...] = (
+    Hello, Ready, Sample, Ranks, Run, Removed, Log, Gap, Progress, Event, Reply, Failure, Request,
+)  # fmt: skip
+
+KINDS: Dict[str, Type[Any]] = {kind.__name__.lower(): kind for kind in _CLASSES}
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -108,6 +109,16 @@ def test_a_name_is_given_once(one_host: AgentHost) -> None:
         except Refused as refusal:
             outcomes.append(refusal.code)
     assert sorted(map(str, outcomes)) == ["1", "exists"]
+
+
+def test_viewers_are_told_that_a_run_was_removed(host: AgentHost) -> None:
+    viewer = host.connect()
+    host.launch(viewer, "run-a", "say=x")
+    viewer.until_run("run-a", "finished")
+    shutil.rmtree(host.attempt_dir("run-a").parent.parent)
+    assert viewer.expect(wire.Removed) == wire.Removed("run-a")
+    with pytest.raises(Refused, match="no run"):
+        viewer.request("stop", run="run-a", actor="ann")
 
 
 def test_a_stop_answers_when_all_is_gone(host: AgentHost) -> None:

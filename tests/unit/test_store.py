@@ -71,6 +71,30 @@ def test_revisions_grow_with_every_change(store: Store, view: HostView) -> None:
     assert view.bad_messages == 1
 
 
+def test_a_run_that_was_removed_there_is_forgotten_here(store: Store, view: HostView) -> None:
+    for message in (hello(), run("old"), run("gone"), wire.Ready()):
+        store.apply("box", message)
+    assert set(view.runs) == {"old", "gone"}
+    before = view.revision
+    store.apply("box", wire.Removed("gone"))
+    assert set(view.runs) == {"old"}
+    assert view.revision > before
+    store.apply("box", hello())
+    assert set(view.runs) == {"old"}, "it has not said yet what it has"
+    store.apply("box", run("new"))
+    store.apply("box", wire.Ready())
+    assert set(view.runs) == {"new"}, "removed while nobody was connected"
+
+
+def test_runs_that_a_host_has_too_many_of_to_name_them_all_are_kept(store: Store, view: HostView) -> None:
+    store.apply("box", run("oldest"))
+    store.apply("box", hello())
+    for number in range(wire.KNOWN_RUNS):
+        store.apply("box", run(f"r{number}"))
+    store.apply("box", wire.Ready())
+    assert "oldest" in view.runs
+
+
 def test_messages_of_a_host_that_was_removed_are_ignored(store: Store) -> None:
     store.remove_host("box")
     revision = store.revision

@@ -136,6 +136,8 @@ class HostView:
     runs: dict[str, RunView] = field(default_factory=dict)
     ready: bool = False
     """Whether the agent has sent all its runs since the last connect."""
+    told: set[str] = field(default_factory=set)
+    """The runs that it has named since then."""
     bad_messages: int = 0
     revision: int = 0
 
@@ -217,6 +219,8 @@ class Store:
             self._apply_progress(view, message)
         elif isinstance(message, wire.Run):
             self._apply_run(view, message)
+        elif isinstance(message, wire.Removed):
+            view.runs.pop(message.run, None)
         elif isinstance(message, wire.Event):
             run = view.runs.get(message.run)
             if run is not None:
@@ -225,7 +229,7 @@ class Store:
         elif isinstance(message, wire.Hello):
             self._apply_hello(view, message)
         elif isinstance(message, wire.Ready):
-            view.ready = True
+            self._apply_ready(view)
         else:
             return
         self._touch(view)
@@ -256,7 +260,14 @@ class Store:
             view.gpu_utilization.clear()
         view.hello = hello
         view.ready = False
+        view.told.clear()
         view.clock_offset = hello.time - time.time()
+
+    def _apply_ready(self, view: HostView) -> None:
+        view.ready = True
+        if len(view.told) < wire.KNOWN_RUNS:  # it has named all it has: what it has not is removed there
+            for run in view.runs.keys() - view.told:
+                del view.runs[run]
 
     def _apply_sample(self, view: HostView, sample: wire.Sample) -> None:
         view.sample = sample
@@ -269,6 +280,7 @@ class Store:
             series.append(sample.gpu.time, gpu.utilization_percent)
 
     def _apply_run(self, view: HostView, info: wire.Run) -> None:
+        view.told.add(info.run)
         run = view.runs.get(info.run)
         if run is None:
             view.runs[info.run] = RunView(view.name, info, time.monotonic())
