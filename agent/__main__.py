@@ -39,6 +39,10 @@ def main(arguments):
         from . import nvml
 
         return nvml.main(rest)
+    if name == "send":
+        from . import browse
+
+        return browse.send(rest)
     if name == "version":
         from . import instance, version
 

@@ -14,7 +14,7 @@ import os
 import time
 from typing import Any, Awaitable, Callable, Dict, List, Optional, Tuple, Type
 
-from . import actions, blobs, control, files, launch, logs, paths, probe, progress, runs, watch, wire
+from . import actions, blobs, browse, control, files, launch, logs, paths, probe, progress, runs, watch, wire
 from .actions import in_thread
 from .attempt import Attempt
 from .errors import RunError
@@ -47,6 +47,7 @@ class Services:
         self.retire = retire
         self.blobs = blobs.BlobStore(paths.code_dir(home))
         self.uploading = asyncio.Lock()
+        self.hashing = asyncio.Lock()
 
 
 async def answer(services: Services, viewer: Viewer, request: wire.Request) -> wire.Message:
@@ -154,6 +155,31 @@ class ProgressOf:
     attempt: int
     rank: int
     limit: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FileList(OneRun):
+    """A folder or file in the run's folder."""
+
+    path: str
+    start: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class FileRead(OneRun):
+    """A piece of a file there."""
+
+    path: str
+    offset: int
+    length: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FileHash(OneRun):
+    """The beginning of a file there."""
+
+    path: str
+    length: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,6 +381,37 @@ def _stream(services: Services, params: Stream) -> Tuple[str, Attempt]:
     return path, attempt
 
 
+# --- files of runs -----------------------------------------------------------------------------------------
+
+
+async def file_list(services: Services, viewer: Viewer, params: FileList) -> Result:
+    """What a folder of a run holds."""
+    del viewer
+    found: Result = await in_thread(browse.entries, _run_dir(services, params), params.path, params.start)
+    return found
+
+
+async def file_read(services: Services, viewer: Viewer, params: FileRead) -> Result:
+    """A piece of a file."""
+    del viewer
+    length = min(params.length, wire.MAX_CHUNK)
+    data = await in_thread(browse.read, _run_dir(services, params), params.path, params.offset, length)
+    return {"data": base64.b64encode(data).decode("ascii")}
+
+
+async def file_hash(services: Services, viewer: Viewer, params: FileHash) -> Result:
+    """The SHA-256 of the beginning of a file; one at a time, as it may take minutes."""
+    del viewer
+    async with services.hashing:
+        found: Result = await in_thread(browse.sha256, _run_dir(services, params), params.path, params.length)
+    return found
+
+
+def _run_dir(services: Services, params: OneRun) -> str:
+    runs.current(services.home, params.run)
+    return paths.run_dir(services.home, params.run)
+
+
 # --- code --------------------------------------------------------------------------------------------------
 
 
@@ -389,6 +446,9 @@ METHODS: Dict[str, Tuple[Type[Any], Callable[[Services, Viewer, Any], Awaitable[
     "log_follow": (LogFollow, log_follow),
     "log_unfollow": (Stream, log_unfollow),
     "log_search": (LogSearch, log_search),
+    "file_list": (FileList, file_list),
+    "file_read": (FileRead, file_read),
+    "file_hash": (FileHash, file_hash),
     "blob_has": (Blob, blob_has),
     "blob_put": (BlobPut, blob_put),
 }

@@ -26,8 +26,10 @@ MAX_REQUESTS = 32
 """Requests of one viewer that run at the same time; the next ones wait unread."""
 MAX_FOLLOWED = 256
 """Streams that one viewer may follow."""
+LONG_BYTES = 32 * 1024
+"""Answers from this length on wait for everything that is shorter: files do not delay telemetry."""
 LOGS_PER_TURN = 4
-"""Log chunks sent before the loop gets its turn."""
+"""Log chunks and long answers sent before the loop gets its turn."""
 POLL_SECONDS = 0.1
 """How often followed files are looked at while they do not grow."""
 STALL_SECONDS = 300.0
@@ -64,6 +66,7 @@ class Viewer(asyncio.Protocol):
         self._lines: Deque[bytes] = collections.deque()
         self._running: Set[int] = set()
         self._queue: Deque[bytes] = collections.deque()
+        self._long: Deque[bytes] = collections.deque()
         self._queued = 0
         self._latest: Dict[str, bytes] = {}
         self._followed: Dict[Tuple[str, int, str], logs.Follower] = {}
@@ -91,6 +94,7 @@ class Viewer(asyncio.Protocol):
             follower.close()
         self._followed.clear()
         self._queue.clear()
+        self._long.clear()
         self._latest.clear()
         self._lines.clear()
         self._hub.left(self)
@@ -125,8 +129,10 @@ class Viewer(asyncio.Protocol):
         if self._transport is None:
             return
         self._followed_close()
-        while self._queue:
-            self._transport.write(self._queue.popleft())
+        for line in (*self._queue, *self._long):
+            self._transport.write(line)
+        self._queue.clear()
+        self._long.clear()
         self._transport.close()
         self._loop.call_later(LINGER_SECONDS, self.abort)
 
@@ -180,11 +186,14 @@ class Viewer(asyncio.Protocol):
         """Send the `Reply` or `Failure` to a request. Raises WireError when it is too long."""
         line = wire.encode(message)
         self._running.discard(request_id)
-        self.send(line)
+        self._put(self._long if len(line) >= LONG_BYTES else self._queue, line)
         self._take_lines()
 
     def send(self, line: bytes) -> None:
         """Queue an encoded message that must arrive; a viewer that lets too many pile up is dropped."""
+        self._put(self._queue, line)
+
+    def _put(self, queue: Deque[bytes], line: bytes) -> None:
         if self._transport is None or not line:
             return
         if self._queued + len(line) > QUEUE_LIMIT:
@@ -192,7 +201,7 @@ class Viewer(asyncio.Protocol):
             log.warning("viewer dropped: %d bytes unsent", self._queued)
             self.abort()
             return
-        self._queue.append(line)
+        queue.append(line)
         self._queued += len(line)
         self._wake()
 
@@ -247,20 +256,20 @@ class Viewer(asyncio.Protocol):
             lines = self._take_queued()
             if lines:
                 transport.write(b"".join(lines))
-            elif self._ending and not self._running and not self._lines:
+            elif self._ending and not (self._running or self._lines or self._long):
                 transport.close()
                 return
             elif not turns:
                 self._wake()
                 break
             else:
-                line = self._take_log()
-                if line is None:
+                lines = [line for line in (self._take_long(), self._take_log()) if line]
+                if not lines:
                     if self._followed:
                         self._wake(POLL_SECONDS)
                     break
                 turns -= 1
-                transport.write(line)
+                transport.write(b"".join(lines))
         if self._lines:
             self._take_lines()
 
@@ -276,6 +285,13 @@ class Viewer(asyncio.Protocol):
             lines.append(line)
             size += len(line)
         return lines
+
+    def _take_long(self) -> Optional[bytes]:
+        if not self._long:
+            return None
+        line = self._long.popleft()
+        self._queued -= len(line)
+        return line
 
     def _take_log(self) -> Optional[bytes]:
         """The next piece of a followed stream; the streams take turns."""

@@ -122,6 +122,25 @@ async def test_only_so_many_requests_run_and_the_rest_waits_unread() -> None:
     await eventually(lambda: len(transport.written) == viewer.MAX_REQUESTS + 6)
 
 
+async def test_long_answers_wait_for_everything_that_is_short() -> None:
+    eyes = viewer.Viewer(Hub())
+    transport = Transport(eyes, room=0)
+    await eventually(lambda: len(transport.written) == 1)
+    for number in range(3):
+        eyes.data_received(request(number))
+        eyes.answer(wire.Reply(number, {"data": "x" * viewer.LONG_BYTES}), number)
+    eyes.data_received(request(9))
+    eyes.answer(wire.Reply(9, {}), 9)
+    eyes.update("ranks", wire.encode(wire.Ready()))
+    transport.drain(1)
+    await eventually(lambda: len(transport.written) == 3)
+    assert transport.written[1:] == [wire.Reply(9, {}), wire.Ready()]
+    eyes.eof_received()
+    transport.drain(1 << 30)
+    await eventually(lambda: transport.closed)
+    assert [message.id for message in transport.written[3:] if isinstance(message, wire.Reply)] == [0, 1, 2]
+
+
 async def test_one_id_runs_once_at_a_time() -> None:
     hub = Hub()
     eyes = viewer.Viewer(hub)

@@ -35,7 +35,7 @@ from .log_source import LogSink
 from .patience import within
 from .prompts import Prompts
 from .sanitize import printable
-from .ssh.client import SshClient
+from .ssh.client import ExecChannel, SshClient, SshConnection
 from .store import HostView, Link, Store
 
 log = logging.getLogger(__name__)
@@ -82,6 +82,7 @@ class Session:
         self._keep_trying = keep_trying
         self._client = client or SshClient()
         self._channel: AgentChannel | None = None
+        self._connection: SshConnection | None = None
         self._follows = Follows()
         self._task: asyncio.Task[None] | None = None
         self._resuming: asyncio.Task[None] | None = None
@@ -179,6 +180,13 @@ class Session:
             )
         return await self._channel.request(method, dict(params), timeout)
 
+    async def open_command(self, command: str) -> ExecChannel:
+        """Start another command on the host over the same connection. Raises HostError."""
+        if self._connection is None or not self.live:
+            self.check()
+            raise Unreachable(f"{self.name} is not connected.")
+        return await self._connection.open_exec(command)
+
     async def read_log(self, run: str, attempt: int, stream: str, offset: int, length: int) -> LogRange:
         """A range of a log; a negative offset counts from the end. At most `wire.MAX_CHUNK` bytes come.
 
@@ -238,6 +246,7 @@ class Session:
 
     async def _connect_and_serve(self) -> NoReturn:
         connection = await self._client.connect(self.host, self._prompts)
+        self._connection = connection
         try:
             started = await start_agent(
                 connection,
@@ -257,6 +266,7 @@ class Session:
                     self._resuming.cancel()
                 await channel.close()
         finally:
+            self._connection = None
             await connection.close()
 
     def _take(self, message: wire.Message) -> None:

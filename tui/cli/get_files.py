@@ -1,0 +1,114 @@
+"""Fetches for `encamp get`, and shows how it goes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from .. import formatting as fmt
+from ..fleet.download import Download, Progress
+from ..fleet.host_files import HostFiles, clean_path
+from . import output
+from .connection import open_run
+
+SHOW_SECONDS = 0.2
+"""How often the line with the progress is drawn."""
+
+
+async def run(args: argparse.Namespace) -> int:
+    """Find out what there is, fetch it, and print what came."""
+    path = clean_path(args.path)
+    async with open_run(args) as (session, found):
+        host = HostFiles(session, found.id)
+        files, skipped, is_folder = await host.find(path)
+        root = destination(Path(args.dest), found.id if path == "." else path.rpartition("/")[2])
+        meter = Meter(enabled=sys.stderr.isatty())
+        start = time.monotonic()
+        try:
+            download = Download(host, meter.show)
+            fetched = await download.run(root, files, force=args.force)
+            if is_folder:
+                root.mkdir(parents=True, exist_ok=True)
+        finally:
+            meter.end()
+            await host.close()
+        seconds = time.monotonic() - start
+    for left in skipped:
+        output.note(output.clean(f"not fetched: {left.path}: {left.reason}"))
+    if args.json:
+        output.print_json(
+            {
+                "run": found.id,
+                "host": session.name,
+                "path": path,
+                "dest": str(root),
+                "bytes": download.progress.total,
+                "received_bytes": download.progress.received,
+                "seconds": round(seconds, 3),
+                "files": [
+                    {
+                        "path": str(item.target),
+                        "bytes": item.file.size,
+                        "sha256": item.sha256,
+                        "unchanged": item.unchanged,
+                    }
+                    for item in fetched
+                ],
+                "skipped": [{"path": left.path, "reason": left.reason} for left in skipped],
+            }
+        )
+    else:
+        kept = sum(item.unchanged for item in fetched)
+        print(
+            output.clean(
+                f"{root}: {fmt.plural(len(fetched), 'file')}, {fmt.size(download.progress.total)}"
+                + (f", {kept} of them were here already" if kept else "")
+            )
+        )
+    return 1 if skipped else 0
+
+
+def destination(dest: Path, name: str) -> Path:
+    """Where `name` goes: into `dest` when that is a folder, else it is called so."""
+    return dest / name if dest.is_dir() else dest
+
+
+class Meter:
+    """One line on stderr: how much has come, how fast, how long it will take."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled = enabled
+        self._start = self._drawn = time.monotonic()
+        self._width = 0
+
+    def show(self, progress: Progress) -> None:
+        """Draw it, now and then."""
+        now = time.monotonic()
+        if self._enabled and now - self._drawn >= SHOW_SECONDS:
+            self._drawn = now
+            self._draw(line(progress, now - self._start))
+
+    def end(self) -> None:
+        """Take it away."""
+        if self._width:
+            self._draw("")
+            sys.stderr.write("\r")
+            sys.stderr.flush()
+
+    def _draw(self, text: str) -> None:
+        sys.stderr.write("\r" + text.ljust(self._width))
+        sys.stderr.flush()
+        self._width = len(text)
+
+
+def line(progress: Progress, seconds: float) -> str:
+    """`45 %  90 MiB of 200 MiB  95 MiB/s  2 s left`."""
+    percent = 100 * progress.done // progress.total if progress.total else 100
+    text = f"{percent} %  {fmt.size(progress.done)} of {fmt.size(progress.total)}"
+    rate = progress.received / seconds if seconds > 0 else 0
+    if rate >= 1:
+        left = (progress.total - progress.done) / rate
+        text += f"  {fmt.size(round(rate))}/s  {fmt.duration(left)} left"
+    return text
