@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import sys
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -190,22 +191,26 @@ def test_exceptions_of_the_job_pass_through(train: Trainings) -> None:
 # --- disks -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def small_files() -> Any:
-    """Let no file grow beyond 2 KiB: writing fails as it does on a full disk."""
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """Let no file grow beyond 2 KiB: writing fails as it does on a full disk.
+
+    No longer than needed: the file that the tests' own output goes to is no exception.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_disk_that_is_full_costs_checkpoints_but_not_the_training(
     train: Trainings,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     options = ("--task", job("faults"), "--steps", "5", "--checkpoint-every", "2", "--log-every", "5")
-    with pytest.raises(CheckpointError, match="step-5 could not be written"):
+    with small_files(), pytest.raises(CheckpointError, match="step-5 could not be written"):
         train(*options)
     said = capsys.readouterr().out
     assert "no checkpoint at step 2, training goes on" in said
