@@ -16,6 +16,7 @@ from tui.fleet.errors import AuthFailed
 from tui.fleet.prompts import NoPrompts
 from tui.fleet.session import Session
 from tui.fleet.ssh.client import SshClient
+from tui.fleet.ssh.interactive import Terminal
 from tui.fleet.ssh.server import EmbeddedHost, end_processes_of, processes_of
 from tui.fleet.store import Store
 
@@ -91,3 +92,16 @@ def test_processes_that_ignore_being_asked_are_killed(tmp_path: Path) -> None:
         for process in (stubborn, other):
             process.kill()
             process.wait()
+
+
+async def test_a_shell_on_a_terminal(client_home: Path) -> None:
+    async with EmbeddedHost("demo-1") as server:
+        connection = await SshClient().connect(server.host, YES)
+        shell = await connection.open_interactive(None, Terminal("xterm", 101, 37))
+        await shell.write(b'echo "<$TERM $(stty size)>"; exit 7\n')
+        shown = b""
+        while data := await shell.read(65536):
+            shown += data
+        assert b"<xterm 37 101>" in shown
+        assert await shell.wait() == 7
+        await connection.close()

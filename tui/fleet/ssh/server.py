@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +27,11 @@ from ..hosts import Host
 from ..patience import within
 
 ADDRESS = "127.0.0.1"
+
+_ON_TERMINAL = """\
+import os, pty, sys
+sys.exit(os.waitstatus_to_exitcode(pty.spawn(["/bin/sh", "-c", sys.argv[1]])))
+"""
 
 END_SECONDS = 5.0
 """How long processes may take to end when they are asked to."""
@@ -102,6 +109,7 @@ class EmbeddedHost:
             process_factory=self._run,
             encoding=None,
             allow_scp=False,
+            line_editor=False,
         )
         self.port = self._acceptor.get_port()
 
@@ -114,7 +122,7 @@ class EmbeddedHost:
             "TMPDIR": str(self.folder / "tmp"),
         }
         command = subprocess.Popen(  # noqa: ASYNC220 (with asyncio's own the end of the output gets lost)
-            ["/bin/sh", "-c", process.command or "true"],
+            _command(process),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -145,6 +153,16 @@ class EmbeddedHost:
             # The process has coroutines that only this awaits, and Python complains about those left over.
             with contextlib.suppress(TimeoutError):
                 await within(END_SECONDS, process.wait_closed())
+
+
+def _command(process: asyncssh.SSHServerProcess[bytes]) -> list[str]:
+    """What to run: a command as it is, or what a terminal was asked for on one, in the size it has now."""
+    if process.term_type is None:
+        return ["/bin/sh", "-c", process.command or "true"]
+    columns, rows = process.term_size[:2]
+    command = shlex.quote(process.command) if process.command else ""
+    inner = f"stty cols {columns} rows {rows}; exec /bin/sh {f'-c {command}' if command else '-i'}"
+    return ["env", f"TERM={process.term_type}", sys.executable, "-c", _ON_TERMINAL, inner]
 
 
 class _Server(asyncssh.SSHServer):
