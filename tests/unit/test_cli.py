@@ -279,6 +279,23 @@ def test_a_reader_that_goes_away_is_no_reason_to_complain() -> None:
     assert running.returncode == 141
 
 
+@pytest.mark.parametrize("json", [[], ["--json"]], ids=["text", "json"])
+@pytest.mark.parametrize(
+    "words", [["profiles", "list"], ["profiles", "show", "none"]], ids=["result", "error"]
+)
+def test_a_stdout_that_takes_nothing_is_an_exit_code(words: list[str], json: list[str]) -> None:
+    command = [sys.executable, "-m", "tui", *words, *json]
+    code = 2 if "none" in words else 1
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == code
+    assert ended.stderr.startswith(b"encamp: ")
+    assert b"Traceback" not in ended.stderr
+    closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, check=False)
+    assert closed.returncode == (2 if "none" in words else 0)
+    assert b"Traceback" not in closed.stderr
+
+
 def test_what_needs_no_host_loads_neither_ssh_nor_the_screen(tmp_path: Path) -> None:
     script = (
         "import sys; from tui.__main__ import main\n"
