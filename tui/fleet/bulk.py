@@ -49,7 +49,7 @@ class Bulk:
         nonce = secrets.token_hex(16)
         agent = f"{hello.home}/agent/{hello.build}.pyz"
         command = shlex.join([hello.python, agent, "send", nonce, hello.home])
-        channel = await session.open_command(command)
+        channel = await session.open_bulk(command)
         mark = nonce.encode() + b"\n"
         start = b""
         try:

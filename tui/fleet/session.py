@@ -180,12 +180,12 @@ class Session:
             )
         return await self._channel.request(method, dict(params), timeout)
 
-    async def open_command(self, command: str) -> ExecChannel:
-        """Start another command on the host over the same connection. Raises HostError."""
+    async def open_bulk(self, command: str) -> ExecChannel:
+        """Start a command with much output on the host, over the same connection. Raises HostError."""
         if self._connection is None or not self.live:
             self.check()
             raise Unreachable(f"{self.name} is not connected.")
-        return await self._connection.open_exec(command)
+        return await self._connection.open_exec(command, bulk=True)
 
     async def read_log(self, run: str, attempt: int, stream: str, offset: int, length: int) -> LogRange:
         """A range of a log; a negative offset counts from the end. At most `wire.MAX_CHUNK` bytes come.

@@ -26,6 +26,9 @@ CLOSE_SECONDS = 2.0
 EXEC_SECONDS = 20.0
 """How long a host may take to start a command."""
 
+BULK_WINDOW, BULK_PACKET = 8 * 1024 * 1024, 128 * 1024
+"""Bytes that may come unasked, and in one packet, on a channel for bulk: four times what is usual."""
+
 STDERR_TAIL = 4096
 """Bytes of a command's stderr that are kept."""
 
@@ -118,9 +121,13 @@ class SshConnection:
         """What the host showed before the login, as it came."""
         return self._login.banner
 
-    async def open_exec(self, command: str) -> ExecChannel:
-        """Start `command` under the user's login shell there, without a terminal. Raises HostError."""
-        return ExecChannel(await self._start(command), self)
+    async def open_exec(self, command: str, *, bulk: bool = False) -> ExecChannel:
+        """Start `command` under the user's login shell there, without a terminal. Raises HostError.
+
+        With `bulk` more of its output may be on the way at once.
+        """
+        options = {"window": BULK_WINDOW, "max_pktsize": BULK_PACKET} if bulk else {}
+        return ExecChannel(await self._start(command, **options), self)
 
     async def open_interactive(self, command: str | None, terminal: Terminal | None) -> Interactive:
         """Start `command`, or the login shell, with a terminal like the given one. Raises HostError."""
