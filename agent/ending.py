@@ -65,6 +65,11 @@ def sentence(text: str) -> str:
     return shown if len(shown) <= MAX_DETAIL else shown[: MAX_DETAIL - 3] + "..."
 
 
+def exit_codes(log: str) -> dict[int, int]:
+    """rank -> exit code as torchrun's summary in `log` has them; a negative one is a signal."""
+    return {int(match["rank"]): int(match["code"]) for match in _FAILURE.finditer(log)}
+
+
 def failures(attempt_dir: str, nproc: int, log: str) -> list[Failure]:
     """The ranks that failed by themselves, the cause first. `log` is the end of launcher.log."""
     found: dict[int, Failure] = {}

@@ -81,6 +81,8 @@ class RankWatch:
                 self._look_for_end()
         elif self.state == "starting" and attempt_over:
             self.state = "lost"
+        elif self.state == "lost":
+            self._look_for_end()  # its supervisor learns from the launcher how it ended
         step, step_time, phase = self._look_at_progress()
         return wire.RankSample(
             rank=self.rank,

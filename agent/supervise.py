@@ -263,6 +263,7 @@ class Supervisor:
             self._code = self._code_from_ranks()
         left = self._tree.members()
         reason = self._reason(stop, left)
+        self._record_ranks()
         reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
         values = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
         name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
@@ -280,6 +281,16 @@ class Supervisor:
                     raise
             time.sleep(RETRY_SECONDS)
         files.drop_reserve(self._path("stop.json"))
+
+    def _record_ranks(self) -> None:
+        """Say for ranks that could not do so themselves, because they were killed, how they ended."""
+        for rank, code in ending.exit_codes(ending.launcher_tail(self._dir)).items():
+            path = self._path(f"rank{rank}", "exit.json")
+            if rank < self._nproc and not os.path.exists(path):
+                try:
+                    files.write_json(path, {"code": code, "time": time.time()})
+                except OSError:
+                    pass  # a full disk, or a rank that never had a folder: what is not known is not shown
 
     def _code_from_ranks(self) -> int | None:
         """0 when every rank says that it ended well; else nobody knows how the launcher ended."""

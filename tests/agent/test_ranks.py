@@ -155,6 +155,8 @@ def test_a_rank_killed_without_a_word_is_lost(attempt: Path, start: Callable[...
     os.kill(rank.pid, signal.SIGKILL)
     wait_until(lambda: only(sampler).state == "lost", message="a zombie counts as gone")
     assert only(sampler).exit_code is None
+    (attempt / "rank0" / "exit.json").write_text('{"code": -9, "time": 1.0}')  # as the supervisor does
+    assert (only(sampler).state, only(sampler).exit_code) == ("exited", -9)
 
 
 def test_another_process_under_the_same_pid_is_not_the_rank(

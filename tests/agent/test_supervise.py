@@ -127,6 +127,13 @@ def test_a_killed_rank_is_named_before_those_that_failed_because_of_it(lab: Lab)
     )
 
 
+def test_how_a_killed_rank_ended_is_recorded_for_it(lab: Lab) -> None:
+    attempt = lab.start("0:forever", "1:kill")
+    assert ended(attempt).reason == "rank 1 was killed by SIGKILL"
+    values = files.read_json(str(Path(attempt.dir, "rank1", "exit.json"))) or {}
+    assert values["code"] == -signal.SIGKILL
+
+
 def test_ranks_that_fail_alike_are_counted(lab: Lab) -> None:
     attempt = lab.start("exit=4", nproc=3)
     reason = ended(attempt).reason
