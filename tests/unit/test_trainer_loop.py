@@ -8,6 +8,7 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
