@@ -12,6 +12,9 @@ TORCH  ?= torch==2.13.0
 BIN := $(VENV)/bin
 ARGS ?=
 
+# Most tests wait for other processes, so more of them than cores run at once; one file's tests stay together.
+PARALLEL ?= -n 3 --dist loadfile
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contracts pytest slow bench clean
 
@@ -34,10 +37,10 @@ contracts: $(VENV)/ready-dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/ready-dev
-	$(BIN)/pytest -m "not bench and not slow" $(ARGS)
+	$(BIN)/pytest -m "not bench and not slow" $(PARALLEL) $(ARGS)
 
 slow: $(VENV)/ready-dev ## the tests that take longer
-	$(BIN)/pytest -m "slow and not bench" $(ARGS)
+	$(BIN)/pytest -m "slow and not bench" $(PARALLEL) $(ARGS)
 
 bench: $(VENV)/ready-dev ## speed, as ratios to a peer or a floor in the same run
 	$(BIN)/pytest -m bench -s $(ARGS)

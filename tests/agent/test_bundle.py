@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -77,6 +78,7 @@ def test_the_cache_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: p
 def test_a_pynvml_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)  # another test may have loaded the real one
     with pytest.raises(bundle.BundleError, match="is not NVIDIA's"):
         bundle.build()
 
