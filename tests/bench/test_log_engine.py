@@ -2,75 +2,35 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import struct
-import subprocess
-import sys
-import termios
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pseudo_terminal import run_on_a_terminal
 
 from tui.fleet.log_window import LogWindow
 
 LINE = b"12:01:48 step 0012430 loss 2.9148 tok/s 411 920 lr 3.00e-04 grad 0.912 mem 21.9 G\n"
 
 
-def run_on_a_terminal(
-    out: Path, what: str, rate: int, seconds: float, *, columns: int = 160, rows: int = 50
-) -> dict[str, Any]:
-    """Run `log_app.py` on a pseudo-terminal that is read as fast as it is written to."""
-    master, slave = os.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    written = 0
-    tail = b""
-
-    def drain() -> None:
-        nonlocal written, tail
-        try:
-            while data := os.read(master, 1 << 16):
-                written += len(data)
-                tail = (tail + data)[-8192:]
-        except OSError:
-            pass  # the other end is closed
-
-    reader = threading.Thread(target=drain, daemon=True)
-    reader.start()
-    command = [sys.executable, str(Path(__file__).with_name("log_app.py"))]
-    process = subprocess.Popen(
-        [*command, str(out), what, str(rate), str(seconds)],
-        stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-        env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
-    )  # fmt: skip
-    os.close(slave)
-    try:
-        assert process.wait(timeout=90) == 0, tail.decode(errors="replace")
-    finally:
-        process.kill()
-        process.wait()
-        reader.join(timeout=5)
-        os.close(master)
+def measure(out: Path, what: str, rate: int, seconds: float) -> dict[str, Any]:
+    """Run `log_app.py` and return what it measured."""
+    written = run_on_a_terminal("log_app.py", out, what, rate, seconds, columns=160)
     result: dict[str, Any] = json.loads(out.read_text())
     result["kib_per_second"] = written / seconds / 1024
-    print(
-        what,
-        rate,
-        {key: round(value, 1) if isinstance(value, float) else value for key, value in result.items()},
-    )
+    shown = {key: round(value, 1) if isinstance(value, float) else value for key, value in result.items()}
+    print(what, rate, shown)
     return result
 
 
 @pytest.mark.bench
 def test_following_a_thousand_lines_a_second(tmp_path: Path) -> None:
     """At most what textual's own Log takes for the same lines, less than 8 % of a core more than idling."""
-    idle = run_on_a_terminal(tmp_path / "idle.json", "none", 1_000, 5)
-    peer = run_on_a_terminal(tmp_path / "peer.json", "log", 1_000, 5)
-    ours = run_on_a_terminal(tmp_path / "ours.json", "pane", 1_000, 5)
+    idle = measure(tmp_path / "idle.json", "none", 1_000, 5)
+    peer = measure(tmp_path / "peer.json", "log", 1_000, 5)
+    ours = measure(tmp_path / "ours.json", "pane", 1_000, 5)
     assert ours["last_line_shown"]
     assert ours["cpu_percent"] < peer["cpu_percent"]
     assert ours["cpu_percent"] - idle["cpu_percent"] < 16  # 8 on an idle machine; other work here doubles it
@@ -80,7 +40,7 @@ def test_following_a_thousand_lines_a_second(tmp_path: Path) -> None:
 @pytest.mark.bench
 def test_a_hundred_thousand_lines_a_second_for_ten_seconds(tmp_path: Path) -> None:
     """The loop is never busy for 50 ms, memory is bounded, and the window ends with the last byte written."""
-    ours = run_on_a_terminal(tmp_path / "ours.json", "pane", 100_000, 10)
+    ours = measure(tmp_path / "ours.json", "pane", 100_000, 10)
     assert ours["written"] > 11 * 100_000 * len(LINE) * 0.95
     assert ours["window_end"] == ours["written"]
     assert ours["holes"] == 0
