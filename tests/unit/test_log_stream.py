@@ -224,4 +224,4 @@ def test_the_tail_is_that_of_the_tool_tail(data: bytes, lines: int, chunk: int) 
     expected = [line for line in whole if line]
     assert pieces is None or b"".join(pieces) == b"".join(expected)
     start = asyncio.run(scenario())
-    assert data[start:] == b"".join(expected[len(expected) - lines :] if lines else [])
+    assert data[start:] == b"".join(expected[max(0, len(expected) - lines) :])
