@@ -17,7 +17,7 @@ pytestmark = pytest.mark.sshd
 
 def connecting_ms(host: LabHost, address: str) -> float:
     """The quickest of some connections from a host, when the other's hardware address is known already."""
-    assert host.reaches(address, 22, timeout=10)
+    wait_until(lambda: host.reaches(address, 22, timeout=10))
     code = (
         "import socket, time\n"
         "for _ in range(3):\n"
@@ -60,8 +60,8 @@ def test_a_host_behind_nat_has_no_way_in_but_ssh(lab: Lab) -> None:
     inside.run("python3 -m http.server 29500 > /dev/null 2>&1 &")
     assert inside.private_address == "172.17.0.2"
     wait_until(lambda: inside.reaches(inside.private_address, 29500))
-    assert inside.reaches(outside.address, 22)
-    assert outside.reaches(inside.address, inside.ssh_port)
+    wait_until(lambda: inside.reaches(outside.address, 22))
+    wait_until(lambda: outside.reaches(inside.address, inside.ssh_port))
     assert not outside.reaches(inside.address, 29500)
     outside.inside("ip", "route", "add", "172.17.0.0/16", "via", inside.address)
     assert not outside.reaches(inside.private_address, 29500)
@@ -73,7 +73,7 @@ def test_hosts_behind_one_gateway_share_its_address_and_reach_each_other(lab: La
     assert a.address == b.address != stranger.address
     assert a.ssh_port != b.ssh_port
     assert a.private_address == stranger.private_address
-    assert a.reaches(b.private_address, 22)
+    wait_until(lambda: a.reaches(b.private_address, 22))
     assert not stranger.reaches(b.private_address, 22)
     assert [host.run("hostname").stdout for host in (a, b, stranger)] == ["h1\n", "h2\n", "h3\n"]
 
