@@ -23,7 +23,7 @@ import sys
 import typing
 from typing import Any, Dict, Optional, Tuple, Type, TypeVar, Union
 
-PROTOCOL = (1, 0)
+PROTOCOL = (1, 1)
 """Major and minor version of this format. A different major does not interoperate."""
 
 MAX_LINE = 256 * 1024
@@ -96,6 +96,51 @@ class CodeRef:
 
 
 @dataclasses.dataclass(frozen=True)
+class Tree:
+    """A project's files, already stored on the host. `sha256` is that of the list of their names and hashes."""
+
+    sha256: str
+    name: str
+    files: int
+    bytes: int
+    revision: str = ""
+    """What version control calls it, such as `3f2c1a9` or `3f2c1a9 with changes`; empty without any."""
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvSetup:
+    """What a virtual environment gets besides what the interpreter that it is made from has."""
+
+    packages: Tuple[str, ...]
+    pip_args: Tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One host of a run on several."""
+
+    name: str
+    """The launching user's word for it."""
+    host_id: str
+    """See `Hello`: another user may call it otherwise."""
+    address: str
+    """By which the other hosts reach it."""
+    interface: str
+    """The network interface that has the address."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """The hosts of one attempt in the order of their node ranks, and which of them the recipient is."""
+
+    nodes: Tuple[Node, ...]
+    node_rank: int
+    rendezvous_address: str
+    rendezvous_port: int
+    rendezvous_id: str
+
+
+@dataclasses.dataclass(frozen=True)
 class LaunchSpec:
     """Everything a host needs to know to start one attempt of a run.
 
@@ -103,7 +148,9 @@ class LaunchSpec:
     `python` "auto" means the first interpreter on the host that imports torch.
     `target_kind` is `script` (a path on the host), `module` (as in `python -m`), or `task` (a task of the
     built-in trainer: the target is its module, and `code` carries it).
-    `cwd` empty means the user's home directory on the host.
+    `cwd` empty means the user's home directory on the host, or with a `project` the run's copy of it, to
+    which a relative one is relative.
+    `secret_sources` says where the launching user's machine finds each secret; the values are not in here.
     """
 
     run: str
@@ -119,6 +166,9 @@ class LaunchSpec:
     env: Dict[str, str] = dataclasses.field(default_factory=dict)
     code: Tuple[CodeRef, ...] = ()
     stop_grace_seconds: float = 30.0
+    project: Optional[Tree] = None
+    env_setup: Optional[EnvSetup] = None
+    secret_sources: Dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 # --- agent -> viewer ---------------------------------------------------------------------------------------
@@ -288,7 +338,10 @@ class Ranks:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run as this host knows it; sent on connecting and on every change."""
+    """A run as this host knows it; sent on connecting and on every change.
+
+    `nproc_per_node` ranks of its `world_size` are here, the first of them `node_rank * nproc_per_node`.
+    """
 
     run: str
     name: str
@@ -308,6 +361,11 @@ class Run:
     command: Tuple[str, ...]
     cwd: str
     exit_code: Optional[int] = None
+    nodes: Tuple[Node, ...] = ()
+    """All hosts of the current attempt in the order of their node ranks; empty for a run on one host."""
+    node_rank: int = 0
+    code: str = ""
+    """The project's files that it runs: name, beginning of the hash, revision."""
 
 
 @dataclasses.dataclass(frozen=True)
