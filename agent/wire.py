@@ -97,7 +97,7 @@ class CodeRef:
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """A project's files, already stored on the host. `sha256` is that of the list of their names and hashes."""
+    """A project's files, already on the host. `sha256` is that of the list of their names and hashes."""
 
     sha256: str
     name: str
