@@ -1,7 +1,7 @@
 """Builds agent.pyz on the controller: the same sources always give the same bytes.
 
-It holds this package, the `pynvml.py` of the installed nvidia-ml-py, and a start module. Nothing is stripped
-or compiled: what runs on a stranger's host can be read there.
+It holds this package, the `pynvml.py` of the installed nvidia-ml-py, and a start module: source, which can be
+read where it runs, without its comments and docstrings (see `condense.py`) but with NVIDIA's licence.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import zipfile
 from typing import Dict, Optional
 
 from . import files
+from .condense import condense
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Modification time of every entry: the earliest that a zip file can hold."""
 
 START = b"import sys\n\nfrom agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
-LEFT_OUT = ("bundle.py",)
+LEFT_OUT = ("bundle.py", "condense.py")
 """Modules of this package that only a controller needs."""
 
 
@@ -51,7 +52,7 @@ def build(cache: Optional[str] = None) -> Bundle:
             info = zipfile.ZipInfo(name, EPOCH)
             info.create_system = 3  # Unix, whatever this machine is
             info.external_attr = 0o100644 << 16
-            content = _read(sources[name]) if name in sources else START
+            content = condense(_read(sources[name])) if name in sources else START
             archive.writestr(info, content, zipfile.ZIP_DEFLATED, 9)
     data = buffer.getvalue()
     bundle = Bundle(data, hashlib.sha256(data).hexdigest())
@@ -85,7 +86,9 @@ def _read(path: str) -> bytes:
 
 def _fingerprint(sources: Dict[str, str]) -> str:
     digest = hashlib.sha256(START)
-    for name, path in sorted(sources.items()):
+    package = os.path.dirname(os.path.abspath(__file__))
+    builders = {name: os.path.join(package, name) for name in LEFT_OUT}
+    for name, path in sorted({**sources, **builders}.items()):
         status = os.stat(path)
         digest.update(os.fsencode(f"{name} {path} {status.st_size} {status.st_mtime_ns}\n"))
     return digest.hexdigest()[:32]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from agent_client import agent_bundle
 
-from agent import bundle, version
+from agent import bundle, condense, version
 
 LIMIT = 150 * 1024
 
@@ -47,7 +47,9 @@ def test_what_is_in_it_and_what_is_not() -> None:
     with zipfile.ZipFile(io.BytesIO(agent_bundle().data)) as archive:
         entries = archive.infolist()
         assert not agent_bundle().data.startswith(b"#!")
-        assert archive.read("agent/wire.py") == Path(bundle.__file__).with_name("wire.py").read_bytes()
+        wire = Path(bundle.__file__).with_name("wire.py").read_bytes()
+        assert archive.read("agent/wire.py") == condense.condense(wire)
+        assert archive.read("pynvml.py").startswith(b"#####\n# Copyright (c) 2011-")
     names = [entry.filename for entry in entries]
     assert names == sorted(names)
     assert {"__main__.py", "pynvml.py", "agent/__init__.py", "agent/daemon.py"} <= set(names)
