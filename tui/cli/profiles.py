@@ -88,6 +88,10 @@ def as_json(profile: Profile) -> dict[str, Any]:
         "run": {**dataclasses.asdict(profile.run), "nproc_per_node": profile.run.nproc_per_node or "auto"},
         "env": dict(profile.env),
         "train": dict(profile.train),
+        "code": profile.code and dataclasses.asdict(profile.code),
+        "env_setup": profile.env_setup and dataclasses.asdict(profile.env_setup),
+        "secrets": dict(profile.secrets),
+        "network": dataclasses.asdict(profile.network),
     }
 
 

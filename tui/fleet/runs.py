@@ -96,6 +96,7 @@ def spec_from_profile(
     from profiles.command import command
 
     what = command(profile)
+    setup = profile.env_setup
     return wire.LaunchSpec(
         run=run_id,
         name=name or profile.name,
@@ -110,6 +111,8 @@ def spec_from_profile(
         env=dict(profile.env),
         code=(trainer_archive().ref,) if what.kind == "task" else (),
         stop_grace_seconds=profile.run.stop_grace_seconds,
+        env_setup=None if setup is None else wire.EnvSetup(setup.packages, setup.pip_args),
+        secret_sources=dict(profile.secrets),
     )
 
 
