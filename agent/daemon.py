@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Coroutine, Iterator, List, Optional, Set
 
-from . import actions, control, gpu, host, identity, instance, paths, requests, watch, wire
+from . import actions, control, gpu, host, identity, instance, paths, requests, services, watch, wire
 from .attempt import Attempt
 from .cost import CostMeter
 from .viewer import Viewer
@@ -103,7 +103,7 @@ class Daemon:
         self._cost = CostMeter()
         self._watcher = watch.Watcher(self.home)
         doer = actions.Actions(self.home, self._gpus, self._look)
-        self._services = requests.Services(self.home, self._watcher, doer, self._leaving.set)
+        self._services = services.Services(self.home, self._watcher, doer, self._leaving.set)
         self._services.blobs.sweep()
         self._server = await loop.create_unix_server(lambda: Viewer(self), sock=_listen())
         self._socket_inode = os.stat(instance.SOCKET).st_ino
