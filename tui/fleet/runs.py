@@ -14,7 +14,7 @@ import shlex
 import socket
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agent import wire
 
@@ -26,6 +26,8 @@ from .session import Session
 
 if TYPE_CHECKING:
     from profiles.schema import Profile
+
+T = TypeVar("T")
 
 RECONNECT_SECONDS = 120.0
 """How long an action waits for a lost host to come back before it gives up."""
@@ -117,20 +119,23 @@ def spec_from_profile(
 
 
 async def launch(
-    session: Session, spec: wire.LaunchSpec, actor: str, *, dry_run: bool = False
+    session: Session,
+    spec: wire.LaunchSpec,
+    actor: str,
+    *,
+    dry_run: bool = False,
+    secrets: Mapping[str, str] | None = None,
+    forced: str = "",
 ) -> LaunchResult:
     """Start the run, or with `dry_run` find out what would start. Returns once the supervisor is at work.
 
-    Code that the spec refers to is uploaded first, unless the host has it. Raises RequestRefused, HostError.
+    `secrets` are the values of those that the spec names, `forced` why a blocker is ignored. The trainer's
+    code is uploaded first, unless the host has it. Raises RequestRefused, HostError.
     """
-    for ref in spec.code:
-        archive = trainer_archive()
-        if ref != archive.ref:
-            raise EncampError(f"The code {ref.name} of this launch is not here.", "Launch from its profile.")
-        await upload_code(session, archive)
-    params = {"spec": wire.to_json(spec), "actor": actor, "dry_run": dry_run}
+    await upload_trainer(session, spec)
+    params = {"spec": wire.to_json(spec), "actor": actor, "dry_run": dry_run, **_extras(secrets, forced)}
     try:
-        return _launched(await session.request("launch", params, timeout=LAUNCH_SECONDS))
+        return read_answer(LaunchResult, await session.request("launch", params, timeout=LAUNCH_SECONDS))
     except Unreachable:
         return await _launch_again(session, spec, params)
 
@@ -138,7 +143,7 @@ async def launch(
 async def _launch_again(session: Session, spec: wire.LaunchSpec, params: dict[str, Any]) -> LaunchResult:
     """Ask again after a break. That the run exists means that the host had heard us the first time."""
     try:
-        return _launched(await request(session, "launch", params, timeout=LAUNCH_SECONDS))
+        return read_answer(LaunchResult, await request(session, "launch", params, timeout=LAUNCH_SECONDS))
     except RequestRefused as error:
         if error.code != "exists":
             raise
@@ -164,19 +169,21 @@ async def stop(session: Session, run: str, actor: str, grace_seconds: float | No
     }
 
 
-async def restart(session: Session, run: str, actor: str) -> LaunchResult:
+async def restart(
+    session: Session, run: str, actor: str, *, secrets: Mapping[str, str] | None = None, forced: str = ""
+) -> LaunchResult:
     """Stop the run if it lives, and start its next attempt. Raises RequestRefused, Unreachable."""
     known = session.view.runs.get(run)
     before = known.info.attempt if known else 0
-    params = {"run": run, "actor": actor}
+    params = {"run": run, "actor": actor, **_extras(secrets, forced)}
     try:
-        return _launched(await session.request("restart", params, timeout=STOP_SECONDS))
+        return read_answer(LaunchResult, await session.request("restart", params, timeout=STOP_SECONDS))
     except Unreachable:
         await session.connected(RECONNECT_SECONDS)
     known = session.view.runs.get(run)
     if known is not None and known.info.attempt > before:
         return _as_launched(known.info)  # the host had heard us
-    return _launched(await request(session, "restart", params, timeout=STOP_SECONDS))
+    return read_answer(LaunchResult, await request(session, "restart", params, timeout=STOP_SECONDS))
 
 
 async def request(
@@ -191,6 +198,15 @@ async def request(
             return await session.request(method, params, timeout=timeout)
         except Unreachable:
             await session.connected(RECONNECT_SECONDS)
+
+
+async def upload_trainer(session: Session, spec: wire.LaunchSpec) -> None:
+    """Put the trainer on the host if the spec refers to it. Raises EncampError when it is another one."""
+    for ref in spec.code:
+        archive = trainer_archive()
+        if ref != archive.ref:
+            raise EncampError(f"The code {ref.name} of this launch is not here.", "Launch from its profile.")
+        await upload_code(session, archive)
 
 
 async def upload_code(session: Session, archive: Archive) -> None:
@@ -217,11 +233,17 @@ def _shell_line(cwd: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
     return f"cd {shlex.quote(cwd)} && {shlex.join(words)}"
 
 
-def _launched(reply: dict[str, Any]) -> LaunchResult:
+def read_answer(kind: type[T], reply: dict[str, Any]) -> T:
+    """What the agent answered, as the dataclass `kind`. Raises EncampError when it makes no sense."""
     try:
-        return wire.from_json(LaunchResult, reply, "launched")
+        return wire.from_json(kind, reply, "answer")
     except wire.WireError as error:
         raise EncampError(f"The agent's answer makes no sense: {error}.") from error
+
+
+def _extras(secrets: Mapping[str, str] | None, forced: str) -> dict[str, Any]:
+    """Parameters that are sent only when there is something in them."""
+    return {**({"secrets": dict(secrets)} if secrets else {}), **({"forced": forced} if forced else {})}
 
 
 def _as_launched(info: wire.Run) -> LaunchResult:
