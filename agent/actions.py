@@ -114,6 +114,10 @@ class Actions:
         await eventually(lambda: self._gpus.status().state != "starting", GPU_SECONDS)
         return self._gpus.status()
 
+    async def gpu_survey(self) -> Dict[str, Any]:
+        """Processes on the GPUs and how these are joined, see `survey.read`; empty where nobody can tell."""
+        return await self._gpus.survey()
+
     async def _count_gpus(self, spec: wire.LaunchSpec) -> int:
         """The GPUs that "auto" stands for; 0 when it does not matter. Raises RunError where nobody knows."""
         if spec.nproc_per_node:

@@ -23,6 +23,9 @@ MAX_BUFFER = 1024 * 1024
 """Bytes of unfinished line from the child after which it is not believed any more."""
 
 POLL_SECONDS = 0.01
+SURVEY_SECONDS = 10.0
+"""How long `survey` waits. A driver that hangs is found out by the missing next status."""
+
 CLOSE_SECONDS = 2.0
 """How long `close` waits for a killed child before it leaves it to init."""
 
@@ -73,6 +76,7 @@ class GpuMonitor:
         """Monotonic time since when the driver has not answered; outlives the child that noticed."""
         self._next_start = 0.0
         self._failures = 0
+        self._survey: Optional[asyncio.Future[Dict[str, Any]]] = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._timer: Optional[asyncio.TimerHandle] = None
 
@@ -99,6 +103,20 @@ class GpuMonitor:
             message += "; not even SIGKILL ends the call: the host may need a reboot"
         gpus = _without_values(self._status.gpus, "hung")
         return dataclasses.replace(self._status, state="hung", message=message, gpus=gpus)
+
+    async def survey(self) -> Dict[str, Any]:
+        """Processes on the GPUs and how these are joined, see `survey.read`; empty where nobody can tell."""
+        process = self._process
+        if process is None or process.stdin is None or not self._lines or self._hung_since is not None:
+            return {}
+        if self._survey is None or self._survey.done():
+            self._survey = asyncio.get_running_loop().create_future()
+            try:
+                process.stdin.write(b"survey\n")
+            except OSError:
+                return {}  # it has just ended
+        await asyncio.wait([self._survey], timeout=SURVEY_SECONDS)
+        return self._survey.result() if self._survey.done() else {}
 
     async def close(self) -> None:
         """End the child and stop looking. A child that cannot be ended is left behind after CLOSE_SECONDS."""
@@ -188,7 +206,7 @@ class GpuMonitor:
         self._failures = min(self._failures + 1, 16)
 
     def _read(self) -> None:
-        """Take what the child has written; only the newest whole line counts."""
+        """Take what the child has written; of the statuses only the newest whole line counts."""
         if self._output < 0:
             return
         try:
@@ -202,8 +220,22 @@ class GpuMonitor:
             pass
         lines, separator, rest = self._buffer.rpartition(b"\n")
         self._buffer = rest if len(rest) <= MAX_BUFFER else b""
-        if separator:
-            self._take(lines.rpartition(b"\n")[2])
+        newest = b""
+        for line in lines.split(b"\n") if separator else ():
+            if line.startswith(b'{"survey"'):
+                self._take_survey(line)
+            else:
+                newest = line
+        if newest:
+            self._take(newest)
+
+    def _take_survey(self, line: bytes) -> None:
+        try:
+            survey = json.loads(line)["survey"]
+        except ValueError:
+            return
+        if self._survey is not None and not self._survey.done():
+            self._survey.set_result(survey)
 
     def _take(self, line: bytes) -> None:
         try:
@@ -224,6 +256,8 @@ class GpuMonitor:
 
     def _close_pipes(self) -> None:
         self._unwatch()
+        if self._survey is not None and not self._survey.done():
+            self._survey.set_result({})
         if self._process is not None:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:

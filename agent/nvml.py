@@ -3,7 +3,8 @@
 It is a process of its own because a call into the driver can block for ever or crash; `gpu.py` starts it,
 watches the clock and kills it. It prints one JSON object a line, with the fields of `wire.GpuStatus`, and
 ends when its standard input closes. When the driver cannot be used at all, it prints one line that says
-why, and ends.
+why, and ends. Whenever something is written to it, it prints a `survey` besides: how the GPUs are joined and
+which processes are on them.
 
 Calls are in tiers, because they cost from 2 us to milliseconds and hold a lock in the driver: each second
 utilisation, memory and power; every 5 s temperature and power limit; identity once. A GPU that is lost or
@@ -18,8 +19,9 @@ import os
 import select
 import signal
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import survey
 from .driver import LIBRARY, NO_GPU
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -92,7 +94,13 @@ class Gpu:
         self._slow_at = 0.0
         self._ask_again = 0.0
         self._memory_v2 = True
+        self.index = index
         self.fields: Json = {"index": index, "uuid": "", "name": "", "state": "error"}
+
+    @property
+    def handle(self) -> Any:
+        """What NVML calls it; None while it must be left alone."""
+        return self._handle
 
     def read(self, now: float) -> Json:
         """The fields of a `wire.GpuSample`; `now` is monotonic. Raises NVMLError of the driver as a whole."""
@@ -184,6 +192,7 @@ class Driver:
 
     def __init__(self, nvml: Any) -> None:
         nvml.nvmlInit()
+        self._nvml = nvml
         self._version = nvml.nvmlSystemGetDriverVersion()
         self._gpus = [Gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
 
@@ -196,6 +205,11 @@ class Driver:
         unwell = [gpu for gpu in gpus if gpu["state"] != "ok"]
         message = "; ".join(f"GPU {gpu['index']} {_of_one_gpu(gpu['state'])}" for gpu in unwell)
         return driver_status("ok", message, self._version, gpus)
+
+    def survey(self) -> Json:
+        """See `survey.read`. Raises NVMLError when the driver as a whole no longer answers."""
+        handles = [(gpu.index, gpu.handle) for gpu in self._gpus if gpu.handle is not None]
+        return survey.read(self._nvml, handles, WHOLE_DRIVER)
 
 
 def _of_one_gpu(state: str) -> str:
@@ -250,8 +264,15 @@ def _report(output: int) -> None:
             status = driver.read()
             _print(output, status)
             due = max(due + PERIOD_SECONDS, time.monotonic())
-            if status["state"] != "ok" or _stdin_closed(due):
+            if status["state"] != "ok":
                 return
+            while True:
+                said = _said(due)
+                if said is None:
+                    break
+                if not said:
+                    return
+                _print(output, {"survey": driver.survey()})
     except pynvml.NVMLError as error:
         _print(output, describe(error))
 
@@ -274,11 +295,7 @@ def _print(output: int, status: Json) -> None:
         line = line[os.write(output, line) :]
 
 
-def _stdin_closed(due: float) -> bool:
-    """Wait until the monotonic time `due`, or less long when standard input closes: then True."""
-    while True:
-        readable, _, _ = select.select([STDIN], [], [], max(0.0, due - time.monotonic()))
-        if not readable:
-            return False
-        if not os.read(STDIN, 4096):
-            return True
+def _said(due: float) -> Optional[bytes]:
+    """What is written to us, empty at the end of that; None when nothing is by the monotonic time `due`."""
+    readable, _, _ = select.select([STDIN], [], [], max(0.0, due - time.monotonic()))
+    return os.read(STDIN, 4096) if readable else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from . import blobs, file_requests, launch, log_requests, probe, run_requests, wire
+from . import blobs, check_requests, file_requests, launch, log_requests, probe, run_requests, wire
 from .actions import in_thread
 from .errors import RunError
 from .services import Methods, Nothing, Result, Services
@@ -65,4 +65,5 @@ METHODS: Methods = {
     **run_requests.METHODS,
     **log_requests.METHODS,
     **file_requests.METHODS,
+    **check_requests.METHODS,
 }

@@ -13,7 +13,7 @@ import json
 import os
 from typing import Any, Awaitable, Callable, Dict, List, Tuple, Type
 
-from . import actions, blobs, paths, runs, watch, wire
+from . import actions, blobs, check, paths, runs, watch, wire
 from .attempt import Attempt
 from .errors import RunError
 from .viewer import Viewer
@@ -35,6 +35,7 @@ class Services:
         self.actions = doer
         self.retire = retire
         self.blobs = blobs.BlobStore(paths.code_dir(home))
+        self.checker = check.Checker(home)
         self.uploading = asyncio.Lock()
         self.hashing = asyncio.Lock()
 

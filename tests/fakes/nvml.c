@@ -22,6 +22,7 @@ enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, 
 enum { UTILIZATION = 1, MEMORY = 2, POWER = 4, POWER_LIMIT = 8, TEMPERATURE = 16 };
 
 #define MAX_GPUS 64
+#define MAX_PROCESSES 8
 
 struct gpu {
     char uuid[96];
@@ -36,7 +37,11 @@ struct gpu {
     uint32_t temperature;
     uint32_t unsupported;
     int32_t result; /* every call about this GPU returns it, when it is not SUCCESS */
-    uint32_t reserved;
+    uint32_t processes;
+    uint32_t pids[MAX_PROCESSES];
+    uint64_t process_memory[MAX_PROCESSES];
+    uint8_t links[MAX_GPUS]; /* NVLinks to each other GPU */
+    uint8_t levels[MAX_GPUS]; /* what it has in common with each other GPU, as NVML counts that */
 };
 
 struct state {
@@ -49,6 +54,8 @@ struct state {
     uint32_t latency_microseconds;
     uint32_t crash;
     uint32_t noise; /* calls print a line to standard output, as careless libraries do */
+    int32_t cuda; /* 12080 is 12.8; 0 is a driver that does not say */
+    uint32_t nvswitch; /* the NVLinks end at a switch, whose address they tell */
     uint32_t reserved;
     struct gpu gpus[MAX_GPUS];
 };
@@ -139,6 +146,15 @@ int nvmlSystemGetDriverVersion(char *version, unsigned int length)
         return UNINITIALIZED;
     enter();
     return text(version, length, state->driver);
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version)
+{
+    if (!initialized)
+        return UNINITIALIZED;
+    enter();
+    *version = state->cuda;
+    return state->cuda ? SUCCESS : NOT_SUPPORTED;
 }
 
 int nvmlDeviceGetCount_v2(unsigned int *count)
@@ -244,5 +260,92 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *celsius)
         return INVALID_ARGUMENT;
     if (result == SUCCESS)
         *celsius = gpu->temperature;
+    return result;
+}
+
+struct process { unsigned int pid; unsigned long long memory; unsigned int gpu_instance, compute_instance; };
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, struct process *processes)
+{
+    volatile struct gpu *gpu;
+    int result = find(device, &gpu, 0);
+    if (result != SUCCESS)
+        return result;
+    unsigned int room = *count;
+    *count = gpu->processes;
+    if (room < gpu->processes)
+        return INSUFFICIENT_SIZE;
+    for (unsigned int i = 0; i < gpu->processes; i++)
+        processes[i] = (struct process){gpu->pids[i], gpu->process_memory[i], ~0u, ~0u};
+    return SUCCESS;
+}
+
+/* The peer that NVLink number `link` of `gpu` leads to, or -1. */
+static int peer_of(volatile struct gpu *gpu, unsigned int link)
+{
+    for (unsigned int peer = 0; peer < state->gpu_count; peer++) {
+        if (link < gpu->links[peer])
+            return (int)peer;
+        link -= gpu->links[peer];
+    }
+    return -1;
+}
+
+int nvmlDeviceGetNvLinkState(void *device, unsigned int link, unsigned int *active)
+{
+    volatile struct gpu *gpu;
+    int result = find(device, &gpu, 0);
+    if (result != SUCCESS)
+        return result;
+    *active = 1;
+    return peer_of(gpu, link) < 0 ? (link ? INVALID_ARGUMENT : NOT_SUPPORTED) : SUCCESS;
+}
+
+struct pci { char legacy[16]; unsigned int domain, bus, device, id, subsystem; char bus_id[32]; };
+
+static int bus(struct pci *pci, int number)
+{
+    memset(pci, 0, sizeof *pci);
+    pci->bus = (unsigned int)number;
+    snprintf(pci->bus_id, sizeof pci->bus_id, "00000000:%02X:00.0", number);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *device, struct pci *pci)
+{
+    volatile struct gpu *gpu;
+    int result = find(device, &gpu, 0);
+    return result == SUCCESS ? bus(pci, (int)(gpu - state->gpus)) : result;
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *device, unsigned int link, struct pci *pci)
+{
+    volatile struct gpu *gpu;
+    int result = find(device, &gpu, 0);
+    if (result != SUCCESS)
+        return result;
+    int peer = peer_of(gpu, link);
+    return peer < 0 ? INVALID_ARGUMENT : bus(pci, state->nvswitch ? 255 : peer);
+}
+
+int nvmlDeviceGetTopologyCommonAncestor(void *device, void *other, int *level)
+{
+    volatile struct gpu *one, *two;
+    int result = find(device, &one, 0);
+    if (result == SUCCESS)
+        result = find(other, &two, 0);
+    if (result == SUCCESS)
+        *level = one->levels[two - state->gpus];
+    return result;
+}
+
+int nvmlDeviceGetP2PStatus(void *device, void *other, int index, int *status)
+{
+    volatile struct gpu *one, *two;
+    int result = find(device, &one, 0);
+    if (result == SUCCESS)
+        result = find(other, &two, 0);
+    if (result == SUCCESS) /* by NVLink only, as on consumer cards; 1: the chipset does not do it */
+        *status = (index == 0 || index == 2) && one->links[two - state->gpus] ? 0 : 1;
     return result;
 }

@@ -28,7 +28,10 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("nvml.c")
 MAX_GPUS = 64
+MAX_PROCESSES = 8
 FOREVER = 2**63
+HOSTBRIDGE = 30
+"""NVML's level of two GPUs that have a CPU's PCIe host bridge in common."""
 
 GIB = 1024**3
 
@@ -63,7 +66,11 @@ class _Gpu(ctypes.Structure):
         ("temperature", ctypes.c_uint32),
         ("unsupported", ctypes.c_uint32),
         ("result", ctypes.c_int32),
-        ("reserved", ctypes.c_uint32),
+        ("processes", ctypes.c_uint32),
+        ("pids", ctypes.c_uint32 * MAX_PROCESSES),
+        ("process_memory", ctypes.c_uint64 * MAX_PROCESSES),
+        ("links", ctypes.c_uint8 * MAX_GPUS),
+        ("levels", ctypes.c_uint8 * MAX_GPUS),
     ]
 
 
@@ -78,6 +85,8 @@ class _State(ctypes.Structure):
         ("latency_microseconds", ctypes.c_uint32),
         ("crash", ctypes.c_uint32),
         ("noise", ctypes.c_uint32),
+        ("cuda", ctypes.c_int32),
+        ("nvswitch", ctypes.c_uint32),
         ("reserved", ctypes.c_uint32),
         ("gpus", _Gpu * MAX_GPUS),
     ]
@@ -104,6 +113,7 @@ class FakeNvml:
             file.truncate(ctypes.sizeof(_State))
             self._state = _State.from_buffer(mmap.mmap(file.fileno(), 0))
         self._state.driver = b"570.133.20"
+        self._state.cuda = 12080
         self._state.gpu_count = gpus
         for index in range(gpus):
             gpu = self._state.gpus[index]
@@ -112,6 +122,7 @@ class FakeNvml:
             gpu.memory_total, gpu.memory_reserved, gpu.memory_used = 24 * GIB, GIB // 2, 0
             gpu.power_milliwatts, gpu.power_limit_milliwatts = 25_000, 450_000
             gpu.temperature = 35
+            gpu.levels[:] = [HOSTBRIDGE] * MAX_GPUS
         # The magic comes last: whoever maps the file sees it whole.
         self._state.magic = b"FAKENVML"
 
@@ -125,10 +136,20 @@ class FakeNvml:
         return int(self._state.calls)
 
     def set_driver(
-        self, *, init: str | None = None, latency: float | None = None, noise: bool | None = None
+        self,
+        *,
+        init: str | None = None,
+        latency: float | None = None,
+        noise: bool | None = None,
+        version: str | None = None,
+        cuda: int | None = None,
     ) -> None:
-        """Change what `nvmlInit` says (a key of RESULTS), the seconds that every call takes, or whether calls
-        print to standard output."""
+        """Change what `nvmlInit` says (a key of RESULTS), the seconds that every call takes, whether calls
+        print to standard output, the driver's version, or its CUDA version as in 12080."""
+        if version is not None:
+            self._state.driver = version.encode()
+        if cuda is not None:
+            self._state.cuda = cuda
         if noise is not None:
             self._state.noise = int(noise)
         if init is not None:
@@ -171,6 +192,18 @@ class FakeNvml:
             gpu.unsupported = sum(FEATURES[feature] for feature in unsupported)
         if result is not None:
             gpu.result = RESULTS[result]
+
+    def join(self, one: int, other: int, links: int, *, switch: bool = False) -> None:
+        """Put so many NVLinks between two GPUs; with `switch` they, and all others, lead to an NVSwitch."""
+        self._state.gpus[one].links[other] = self._state.gpus[other].links[one] = links
+        self._state.nvswitch = int(switch)
+
+    def occupy(self, index: int, *pids: int, memory: int = GIB) -> None:
+        """Let exactly these processes be on a GPU, each with so many bytes."""
+        gpu = self._state.gpus[index]
+        gpu.pids[: len(pids)] = pids
+        gpu.process_memory[: len(pids)] = [memory] * len(pids)
+        gpu.processes = len(pids)
 
     def hang(self, seconds: float | None = None) -> None:
         """Let every call block for `seconds` from now on, or until `release`."""
