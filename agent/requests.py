@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import time
 
-from . import blobs, check_requests, file_requests, launch, log_requests, probe, run_requests, wire
+from . import (
+    blobs,
+    check_requests,
+    file_requests,
+    launch,
+    log_requests,
+    network_requests,
+    probe,
+    run_requests,
+    wire,
+)
 from .actions import in_thread
 from .errors import RunError
 from .services import Methods, Nothing, Result, Services
@@ -66,4 +76,5 @@ METHODS: Methods = {
     **log_requests.METHODS,
     **file_requests.METHODS,
     **check_requests.METHODS,
+    **network_requests.METHODS,
 }

@@ -13,7 +13,7 @@ import json
 import os
 from typing import Any, Awaitable, Callable, Dict, List, Tuple, Type
 
-from . import actions, blobs, check, paths, runs, watch, wire
+from . import actions, blobs, check, network, paths, runs, watch, wire
 from .attempt import Attempt
 from .errors import RunError
 from .viewer import Viewer
@@ -38,6 +38,7 @@ class Services:
         self.checker = check.Checker(home)
         self.uploading = asyncio.Lock()
         self.hashing = asyncio.Lock()
+        self.meter = network.Meter()
 
 
 Methods = Dict[str, Tuple[Type[Any], Callable[[Services, Viewer, Any], Awaitable[Result]]]]
