@@ -43,6 +43,10 @@ def main(arguments):
         from . import browse
 
         return browse.send(rest)
+    if name == "build-env":
+        from . import env_build
+
+        return env_build.main(rest)
     if name == "version":
         from . import instance, version
 

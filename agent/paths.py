@@ -29,6 +29,21 @@ def interpreters_file(home: str) -> str:
     return os.path.join(home, "interpreters.json")
 
 
+def env_dir(home: str, name: str = "") -> str:
+    """The folder of the virtual environment `name`; without one, the folder of all of them."""
+    return os.path.join(home, "envs", name) if name else os.path.join(home, "envs")
+
+
+def env_log(home: str, name: str) -> str:
+    """What the build of the virtual environment `name` said; locked while it goes on."""
+    return os.path.join(home, "envs", f"{name}.log")
+
+
+def env_failure(home: str, name: str) -> str:
+    """Why the last build of the virtual environment `name` failed; there is none when it did not."""
+    return os.path.join(home, "envs", f"{name}.failed")
+
+
 def runs_dir(home: str) -> str:
     """The folder of all runs."""
     return os.path.join(home, "runs")
@@ -37,6 +52,21 @@ def runs_dir(home: str) -> str:
 def run_dir(home: str, run: str) -> str:
     """The folder of one run."""
     return os.path.join(home, "runs", run)
+
+
+def claims_file(home: str) -> str:
+    """`claims.lock`: locked by whoever takes a run's name, an attempt's number or GPUs."""
+    return os.path.join(home, "claims.lock")
+
+
+def staged_dir(home: str, run: str, purpose: str) -> str:
+    """A run's folder on its way into `runs/` or out of it; its name is no run's, and ends with our pid."""
+    return os.path.join(home, "runs", f".{purpose}-{run}-{os.getpid()}")
+
+
+def run_code_dir(home: str, run: str) -> str:
+    """The run's own copy of the project that it was launched with."""
+    return os.path.join(home, "runs", run, "code")
 
 
 def run_file(home: str, run: str) -> str:

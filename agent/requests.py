@@ -7,6 +7,7 @@ import time
 from . import (
     blobs,
     check_requests,
+    env_requests,
     file_requests,
     launch,
     log_requests,
@@ -77,4 +78,5 @@ METHODS: Methods = {
     **file_requests.METHODS,
     **check_requests.METHODS,
     **network_requests.METHODS,
+    **env_requests.METHODS,
 }
