@@ -154,6 +154,9 @@ def test_hosts_live_through_add_list_rename_remove(encamp: Run, tmp_path: Path) 
         "identity_files": ["~/.ssh/key"],
         "identities_only": False,
         "proxy_jump": None,
+        "interface": None,
+        "peer_address": None,
+        "ports": None,
     }
     assert encamp("hosts", "add", "box", "--no-connect")[0] == 0
     listed = json.loads(encamp("hosts", "list", "--json")[1])["hosts"]
@@ -165,6 +168,20 @@ def test_hosts_live_through_add_list_rename_remove(encamp: Run, tmp_path: Path) 
     assert "crate" in out
     assert "vast-a" not in out
     assert (tmp_path / "config" / "hosts.toml").exists()
+
+
+def test_a_host_is_added_with_what_others_reach_of_it(encamp: Run) -> None:
+    network = ("--interface", "wg0", "--peer-address", "10.8.0.2", "--ports", "20000-20100")
+    code, out, _ = encamp("hosts", "add", "root@box:22", "--no-connect", "--json", *network)
+    assert code == 0
+    added = json.loads(out)
+    assert (added["interface"], added["peer_address"], added["ports"]) == ("wg0", "10.8.0.2", [20000, 20100])
+    assert json.loads(encamp("hosts", "list", "--json")[1])["hosts"] == [added]
+    code, out, err = encamp("hosts", "add", "root@crate", "--no-connect", "--ports", "9-5")
+    assert (code, out) == (2, "")
+    assert "--ports is '9-5'" in err
+    assert "such as 20000-20100" in err
+    assert json.loads(encamp("hosts", "list", "--json")[1])["hosts"] == [added]
 
 
 def test_forgetting_a_key_that_was_never_accepted_is_no_error(encamp: Run) -> None:

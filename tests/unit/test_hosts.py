@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 import subprocess
 import sys
@@ -48,8 +49,9 @@ def test_no_file_is_no_hosts(inventory: Inventory) -> None:
 
 def test_every_field_is_read_back(inventory: Inventory) -> None:
     host = Host(
-        "a.b-c", "h", 22, "root", ("~/k 1", "/k2"), True, "j1,u@j2:22", "~/camp", "/opt/conda/bin/python3"
-    )
+        "a.b-c", "h", 22, "root", ("~/k 1", "/k2"), True, "j1,u@j2:22", "~/camp", "/opt/conda/bin/python3",
+        "wg0", "10.8.0.2", (20000, 20100),
+    )  # fmt: skip
     assert inventory.add(host) == host
     assert inventory.load() == [host]
     assert inventory.get("a.b-c") == host
@@ -57,6 +59,19 @@ def test_every_field_is_read_back(inventory: Inventory) -> None:
     assert inventory.load() == [host, plain]
     assert stat.S_IMODE(inventory.path.stat().st_mode) == 0o600
     assert {path.name for path in inventory.path.parent.iterdir()} == {"hosts.toml", "hosts.toml.lock"}
+
+
+def test_the_network_of_a_host_as_people_write_it(inventory: Inventory) -> None:
+    inventory.path.parent.mkdir()
+    inventory.path.write_text(
+        '[hosts.a]\nhostname = "h"\ninterface = "bond0.12"\naddress = "2001:DB8::5"\nports = "29500"\n'
+    )
+    expected = Host("a", "h", interface="bond0.12", peer_address="2001:db8::5", ports=(29500, 29500))
+    assert inventory.load() == [expected]
+    inventory.add(dataclasses.replace(expected, name="b", ports=(1, 65535)))
+    assert inventory.path.read_text().splitlines()[-3:] == [
+        'interface = "bond0.12"', 'address = "2001:db8::5"', 'ports = "1-65535"',
+    ]  # fmt: skip
 
 
 def test_hand_written_file(by_hand: Inventory) -> None:
@@ -122,6 +137,15 @@ def test_a_linked_file_stays_a_link(by_hand: Inventory, tmp_path: Path) -> None:
         ('[hosts.a]\nhostname = "x"\nhome = "/a\'; id"\n', "hosts.a.home"),
         ('[hosts.a]\nhostname = "x"\nhome = "relative"\n', "hosts.a.home"),
         ('[hosts.a]\nhostname = "x"\npython = "/a$(id)"\n', "hosts.a.python"),
+        ('[hosts.a]\nhostname = "x"\ninterface = "eth 0"\n', "hosts.a.interface is 'eth 0'"),
+        ('[hosts.a]\nhostname = "x"\ninterface = "a-name-too-long0"\n', "hosts.a.interface"),
+        ('[hosts.a]\nhostname = "x"\naddress = "node7"\n', "hosts.a.address is 'node7'"),
+        ('[hosts.a]\nhostname = "x"\naddress = "127.0.0.1"\n', "hosts.a.address"),
+        ('[hosts.a]\nhostname = "x"\naddress = "fe80::1%eth0"\n', "hosts.a.address"),
+        ('[hosts.a]\nhostname = "x"\nports = "20100-20000"\n', "hosts.a.ports is '20100-20000'"),
+        ('[hosts.a]\nhostname = "x"\nports = "0-65535"\n', "hosts.a.ports"),
+        ('[hosts.a]\nhostname = "x"\nports = "1-65536"\n', "hosts.a.ports"),
+        ('[hosts.a]\nhostname = "x"\nports = [1, 2]\n', "hosts.a.ports is [1, 2]"),
         ('[hosts."a b"]\nhostname = "x"\n', "'a b'"),
         ('[hosts.a]\nhostname = "x"\n[hosts.a]\nhostname = "y"\n', "a"),
     ],

@@ -25,6 +25,7 @@ def register(commands: Commands) -> None:
         examples=[
             'encamp hosts add "ssh -p 20544 root@203.0.113.7 -L 8080:localhost:8080" --name vast-a',
             "encamp hosts add ubuntu@203.0.113.9:2222",
+            "encamp hosts add root@203.0.113.8 --interface wg0     train over a VPN's interface",
             "encamp hosts add my-alias              an alias of ~/.ssh/config",
         ],
         connects=True,
@@ -35,6 +36,15 @@ def register(commands: Commands) -> None:
         help="what the provider's page shows, in quotes; or user@host:port; or an alias of ~/.ssh/config",
     )
     add_parser.add_argument("--name", help="what to call it; the default is made from its address")
+    add_parser.add_argument(
+        "--interface", metavar="NAME", help="the network interface for training with other hosts, such as wg0"
+    )
+    add_parser.add_argument(
+        "--peer-address", metavar="IP", help="the address by which the other hosts of a run reach this one"
+    )
+    add_parser.add_argument(
+        "--ports", metavar="FIRST-LAST", help="the ports that the others reach, when not all are open"
+    )
     add_parser.add_argument("--no-connect", action="store_true", help="only write it down")
     parser.add(
         family,
@@ -83,12 +93,17 @@ def inventory() -> Inventory:
 async def add(args: argparse.Namespace) -> int:
     """Write a host down, then try it: a failure to connect leaves it in the list."""
     from ..fleet import memory
-    from ..fleet.hosts import parse_ssh_command
+    from ..fleet.hosts import check_field, parse_ssh_command
 
+    fields = {
+        name: check_field(name, value, f"--{name.replace('_', '-')}")
+        for name in ("interface", "peer_address", "ports")
+        if (value := getattr(args, name)) is not None
+    }
     target = parse_ssh_command(args.target)
     if target.ignored:
         output.note(f"not needed here and left out: {', '.join(target.ignored)}")
-    host = inventory().add_target(target, args.name)
+    host = inventory().add_target(target, args.name, **fields)
     memory.forget(host.name)
     if args.no_connect:
         if args.json:
@@ -203,6 +218,9 @@ def as_json(host: Host) -> dict[str, Any]:
         "identity_files": list(host.identity_files),
         "identities_only": host.identities_only,
         "proxy_jump": host.proxy_jump,
+        "interface": host.interface,
+        "peer_address": host.peer_address,
+        "ports": list(host.ports) if host.ports else None,
     }
 
 

@@ -18,21 +18,21 @@ from tomlkit.exceptions import ParseError, TOMLKitError
 from tomlkit.items import Table
 
 from .errors import UsageError
-from .target import (
-    ParsedTarget,
-    check_hostname,
-    check_jump,
-    check_port,
-    check_user,
-    format_address,
-    parse_ssh_command,
-)
+from .host_fields import CHECKS, HOST_PATH, KEYS, check_field, format_ports
+from .target import ParsedTarget, format_address, parse_ssh_command
 
-__all__ = ["Host", "Inventory", "ParsedTarget", "check_name", "default_name", "parse_ssh_command"]
+__all__ = [
+    "HOST_PATH",
+    "Host",
+    "Inventory",
+    "ParsedTarget",
+    "check_field",
+    "check_name",
+    "default_name",
+    "parse_ssh_command",
+]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
-HOST_PATH = r"(/|~/)[A-Za-z0-9_./ +=:@%,-]*"
-"""Paths on a host that may be named: what stays the same between double quotes in any shell."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +53,12 @@ class Host:
     """Where the agent keeps everything on the host, when not in one of its usual places."""
     python: str | None = None
     """The interpreter that runs the agent on the host, when not the first that fits."""
+    interface: str | None = None
+    """The network interface for training with other hosts, when not the one that all of them reach best."""
+    peer_address: str | None = None
+    """The IP address by which the other hosts of a run reach it, when not that of the interface."""
+    ports: tuple[int, int] | None = None
+    """The first and the last port of it that the others reach, when not all of them are open."""
 
     @property
     def address(self) -> str:
@@ -124,12 +130,16 @@ class Inventory:
         self._change(lambda document, hosts: self._insert(document, hosts, host))
         return host
 
-    def add_target(self, target: ParsedTarget, name: str | None = None) -> Host:
-        """Write the host that a pasted text means, under `name` or a name made for it, and return it."""
+    def add_target(self, target: ParsedTarget, name: str | None = None, **fields: Any) -> Host:
+        """Write the host that a pasted text means, under `name` or a name made for it, and return it.
+
+        `fields` are those of Host that a pasted text does not say.
+        """
         added: list[Host] = []
 
         def insert(document: TOMLDocument, hosts: dict[str, Host]) -> None:
             host = Host.from_target(check_name(name) if name else default_name(target, hosts), target)
+            host = dataclasses.replace(host, **fields)
             self._insert(document, hosts, host)
             added.append(host)
 
@@ -183,8 +193,10 @@ class Inventory:
         table = tomlkit.table()
         for field in dataclasses.fields(Host)[1:]:
             value = getattr(host, field.name)
+            if field.name == "ports" and value:
+                value = format_ports(value)
             if value not in (None, (), False):
-                table[field.name] = list(value) if isinstance(value, tuple) else value
+                table[KEYS.get(field.name, field.name)] = list(value) if isinstance(value, tuple) else value
         _table(document)[host.name] = table
 
     def _parse(self) -> TOMLDocument:
@@ -222,15 +234,10 @@ class Inventory:
         if "hostname" not in table:
             raise UsageError(f"{where} has no hostname.", 'Add one, for example hostname = "203.0.113.7".')
         values: dict[str, Any] = {"name": name}
-        for field, (expected, check) in _CHECKS.items():
-            if field not in table:
-                continue
-            try:
-                values[field] = check(table[field])
-            except UsageError as error:
-                raise UsageError(f"{where}.{field}: {error.message}", error.hint) from error
-            except (TypeError, ValueError) as error:
-                raise UsageError(f"{where}.{field} is {table[field]!r}.", f"It is {expected}.") from error
+        for field in CHECKS:
+            key = KEYS.get(field, field)
+            if key in table:
+                values[field] = check_field(field, table[key], f"{where}.{key}")
         try:
             check_name(name)
         except UsageError as error:
@@ -290,52 +297,3 @@ def _header(name: str) -> re.Pattern[str]:
     return re.compile(
         rf"""^([ \t]*\[[ \t]*hosts[ \t]*\.[ \t]*)(?:{word}|"{word}"|'{word}')(?=[ \t]*[.\]])""", re.MULTILINE
     )
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str) or not value.isprintable():
-        raise TypeError
-    return str(value)
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError
-    return tuple(_text(entry) for entry in value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError
-    return bool(value)
-
-
-def _port(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError
-    return check_port(str(value))
-
-
-def _host_path(value: object) -> str:
-    path = _text(value)
-    if not re.fullmatch(HOST_PATH, path):
-        raise ValueError
-    return path
-
-
-_CHECKS: dict[str, tuple[str, Callable[[object], object]]] = {
-    "hostname": ("a host name or address", lambda value: check_hostname(_text(value))),
-    "port": ("a number from 1 to 65535", _port),
-    "user": ("a user name", lambda value: check_user(_text(value))),
-    "identity_files": ("a list of paths", _texts),
-    "identities_only": ("true or false", _flag),
-    "proxy_jump": ("a list of hosts as ssh -J takes it", lambda value: check_jump(_text(value))),
-    "home": (
-        "an absolute path on the host, of letters, digits and ./_-+=:@%, or starting with ~/",
-        _host_path,
-    ),
-    "python": (
-        "an absolute path on the host, of letters, digits and ./_-+=:@%, or starting with ~/",
-        _host_path,
-    ),
-}
