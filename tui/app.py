@@ -148,7 +148,7 @@ class EncampApp(App[None]):
 
     def _run_and_rank(self, text: str) -> tuple[RunView, int | None]:
         words = text.split()
-        _, run = self.find_run(words[0] if words else "")
+        run = self.find_run(words[0] if words else "")
         if len(words) < 2:
             return run, None
         if not words[1].isdecimal():
@@ -249,7 +249,7 @@ class EncampApp(App[None]):
 
     # --- runs --------------------------------------------------------------------------------------------
 
-    def find_run(self, run_id: str) -> tuple[HostView, RunView]:
+    def find_run(self, run_id: str) -> RunView:
         """The run of that name or prefix; without one, the run shown here. Raises UsageError."""
         run_id = run_id or self._current_run()
         if not run_id:
@@ -257,13 +257,11 @@ class EncampApp(App[None]):
         found = self.store.find_run(run_id)
         if found is not None:
             return found
-        begun = [(host, run) for host, run in self.store.runs() if run.id.startswith(run_id)]
+        begun = [run for run in self.store.runs() if run.id.startswith(run_id)]
         if len(begun) == 1:
             return begun[0]
         if begun:
-            raise UsageError(
-                f"{run_id} may be {', '.join(run.id for _, run in begun[:8])}.", "Type more of it."
-            )
+            raise UsageError(f"{run_id} may be {', '.join(run.id for run in begun[:8])}.", "Type more of it.")
         raise UsageError(f"No host knows a run {run_id}.", ":runs shows what there is.")
 
     def _current_run(self) -> str:
@@ -298,15 +296,15 @@ class EncampApp(App[None]):
 
     def restart(self, run_id: str) -> None:
         """Restart a run, after a question. Raises UsageError."""
-        host, run = self.find_run(run_id)
-        self.push_screen(restart_question(host, run), _if_yes(lambda: self._restart(host.name, run.id)))
+        run = self.find_run(run_id)
+        self.push_screen(restart_question(run), _if_yes(lambda: self._restart(run.host.name, run.id)))
 
     def stop(self, run_id: str) -> None:
         """Stop a run, after a question. Raises UsageError."""
-        host, run = self.find_run(run_id)
-        if not run.live:
-            raise UsageError(f"{run.id} has ended already: {run.info.state}.", "There is nothing to stop.")
-        self.push_screen(stop_question(host, run), _if_yes(lambda: self._stop(host.name, run.id)))
+        run = self.find_run(run_id)
+        if not (run.live or run.leftovers):
+            raise UsageError(f"{run.id} has ended already: {run.state}.", "There is nothing to stop.")
+        self.push_screen(stop_question(run), _if_yes(lambda: self._stop(run.host.name, run.id)))
 
     @work(group="action", exit_on_error=False)
     async def _restart(self, host: str, run_id: str) -> None:

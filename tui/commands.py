@@ -23,11 +23,11 @@ def _nothing(_app: EncampApp) -> Iterable[str]:
 
 
 def _runs(app: EncampApp) -> Iterable[str]:
-    return (run.id for _, run in app.store.runs())
+    return (run.id for run in app.store.runs())
 
 
 def _live_runs(app: EncampApp) -> Iterable[str]:
-    return (run.id for _, run in app.store.runs() if run.live)
+    return (run.id for run in app.store.runs() if run.live or run.leftovers)
 
 
 def _hosts(app: EncampApp) -> Iterable[str]:

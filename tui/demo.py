@@ -29,7 +29,7 @@ from .fleet.hosts import Inventory, parse_ssh_command
 from .fleet.prompts import NoPrompts
 from .fleet.session import Session
 from .fleet.ssh.server import EmbeddedHost
-from .fleet.store import RunView, Store
+from .fleet.store import NodeView, Store
 from .lifetime import Signalled, show, until_signal
 
 PROFILE = "gpt-tiny"
@@ -174,7 +174,7 @@ async def _launch(session: Session, steps: int | None, say: Say) -> str:
     return result.run
 
 
-def _stepped(session: Session, run_id: str) -> RunView | None:
+def _stepped(session: Session, run_id: str) -> NodeView | None:
     """The run once all its ranks have taken a step, or it has ended."""
     view = session.view.runs.get(run_id)
     if view is None or (view.live and not (len(view.ranks) == RANKS and view.step)):
@@ -192,7 +192,7 @@ async def _stop(session: Session, run_id: str) -> None:
             )
 
 
-async def _rank(session: Session, view: RunView, number: int) -> dict[str, Any]:
+async def _rank(session: Session, view: NodeView, number: int) -> dict[str, Any]:
     sample = view.ranks[number].sample
     params = {"run": view.id, "attempt": view.info.attempt, "rank": number, "limit": 1000}
     records = (await session.request("progress", params)).get("records")

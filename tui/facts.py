@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from agent import wire
 
 from . import formatting as fmt
-from .fleet.store import STALE_SECONDS, HostView, Link, RunView
+from .fleet.store import STALE_SECONDS, HostView, Link, NodeView
 from .formatting import Mark
 
 LATE_SECONDS = 10.0
@@ -64,7 +64,7 @@ class HostFacts:
     """None on a host without GPUs, or while it is not known."""
     gpu_problem: str
     """Why the GPUs cannot be read; empty when they can, or when there are none."""
-    run: RunView | None
+    run: NodeView | None
     """The run that matters most: the newest live one, else the newest."""
     run_mark: Mark | None
     live_runs: int
@@ -96,7 +96,7 @@ def host_facts(host: HostView) -> HostFacts:
     )
 
 
-def leading_run(host: HostView) -> RunView | None:
+def leading_run(host: HostView) -> NodeView | None:
     """The run that matters most on `host`: the newest live one, else the newest."""
     return max(host.runs.values(), key=lambda run: (run.live, run.info.started), default=None)
 

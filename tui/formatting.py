@@ -307,6 +307,13 @@ def plural(number_of: int, noun: str) -> str:
     return f"{count(number_of)} {noun}" + ("" if number_of == 1 else "s")
 
 
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """`a`, `a and b`, `a, b and c`; of more than `most` the first ones and how many more."""
+    if len(names) > most:
+        names = [*names[: most - 1], f"{len(names) - most + 1} more"]
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
 def short_gpu_name(name: str) -> str:
     """A GPU's name without what every name has: `NVIDIA GeForce RTX 4090` is `RTX 4090`."""
     noise = ("NVIDIA", "GeForce", "Tesla", "Quadro", "Generation")

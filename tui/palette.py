@@ -20,8 +20,8 @@ class FleetProvider(Provider):
     def _entries(self) -> Iterator[tuple[str, str, str]]:
         """(what is shown and searched, what it does, the command)."""
         store = cast("EncampApp", self.app).store
-        for host, run in store.runs():
-            yield f"run {run.id}", f"{host.run_state(run)} on {host.name}", f"run {run.id}"
+        for run in store.runs():
+            yield f"run {run.id}", f"{run.state} on {', '.join(run.hosts)}", f"run {run.id}"
         for view in store.hosts.values():
             yield f"connect {view.name}", f"{view.link.value} · {view.address}", f"connect {view.name}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agent import wire
 
@@ -18,17 +18,35 @@ SETTINGS = ("precision", "micro-batch", "accumulation", "learning-rate", "sequen
 """Flags of the built-in trainer that are worth a place in the header."""
 
 LAUNCHER = -1
-"""Stands for the launcher's own output where ranks are counted."""
+"""Stands for the launcher of node rank 0 where ranks are counted; -2 for that of node rank 1, and so on."""
 
 
 def stream(rank: int) -> str:
     """The name of a rank's log stream."""
-    return "launcher" if rank == LAUNCHER else f"rank{rank}"
+    return "launcher" if rank <= LAUNCHER else f"rank{rank}"
 
 
 def stream_words(rank: int) -> str:
     """The same for people."""
-    return "launcher" if rank == LAUNCHER else f"rank {rank}"
+    return "launcher" if rank <= LAUNCHER else f"rank {rank}"
+
+
+def launchers(run: RunView) -> list[int]:
+    """What stands for the launchers on the hosts that are known."""
+    return [LAUNCHER - node.info.node_rank for _, node in run.parts]
+
+
+def host_of(run: RunView, rank: int) -> HostView:
+    """The host of a rank, or of a launcher; the first one of the run while that is not known."""
+    part = run.part_of(rank)
+    return part[0] if part is not None else run.host
+
+
+def unconnected(run: RunView) -> list[str]:
+    """Hosts of the run, an older attempt's included, that are not connected."""
+    views = [host for host, _ in (*run.parts, *run.older)]
+    views += [view for _, view in run.absent if view is not None]
+    return list(dict.fromkeys(view.name for view in views if view.link is not Link.LIVE))
 
 
 def settings(run: RunView) -> dict[str, str]:
@@ -42,7 +60,7 @@ def settings(run: RunView) -> dict[str, str]:
     return found
 
 
-def headline(host: HostView, run: RunView) -> list[str]:
+def headline(run: RunView) -> list[str]:
     """How the run is set up, least important first."""
     info, flags = run.info, settings(run)
     parts = []
@@ -50,12 +68,18 @@ def headline(host: HostView, run: RunView) -> list[str]:
         micro = f"batch {flags['micro-batch']}"
         parts.append(f"{micro} × {flags['accumulation']}" if flags.get("accumulation", "1") != "1" else micro)
     parts += [value for name, value in flags.items() if name == "precision"]
-    return [*parts, host.name, fmt.plural(info.world_size, "rank"), info.strategy, f"attempt {info.attempt}"]
+    return [
+        *parts,
+        " ".join(run.hosts),
+        fmt.plural(info.world_size, "rank"),
+        info.strategy,
+        f"attempt {info.attempt}",
+    ]
 
 
-def elapsed(host: HostView, run: RunView) -> float:
+def elapsed(run: RunView) -> float:
     """Seconds that the current attempt has taken, or took."""
-    end = run.info.ended if run.info.ended is not None else time.time() + host.clock_offset
+    end = run.ended if run.ended is not None else time.time() + run.host.clock_offset
     return max(0.0, end - run.info.started)
 
 
@@ -65,42 +89,66 @@ def pace(run: RunView) -> float | None:
     return max(known, default=None)
 
 
-def state_sentence(host: HostView, run: RunView, now: float) -> tuple[Mark, str, str, str]:
+def state_sentence(run: RunView, now: float) -> tuple[Mark, str, str, str]:
     """(mark, how long, what happened or is going on, keys that make sense next). `now` is monotonic."""
     info = run.info
-    mark = fmt.run_mark(host.run_state(run))
-    took = fmt.duration(elapsed(host, run))
-    reason = info.reason
-    if mark.word == "unreachable" or (run.live and host.link is not Link.LIVE):
-        seen = fmt.span(now - run.received) if host.sample is None else fmt.span(now - host.received)
-        what = f"{host.name} cannot be asked; {seen} ago the run was {info.state}"
-        what += "." if run.step is None else f" at step {fmt.count(run.step)}."
-        what += " It goes on without us."
-        if mark.word != "unreachable":
-            mark = Mark("◐", host.link.value, fmt.DEGRADED)
-        return mark, fmt.clock(host.since), what, "c connect now   l logs so far"
-    if info.state == "starting":
-        ready = len(run.ranks)
-        return mark, took, reason or f"{ready} of {info.world_size} ranks have started.", ""
-    if info.state == "running":
+    state, reason = run.standing()
+    mark = fmt.run_mark(state)
+    took = fmt.duration(elapsed(run))
+    silent = unasked(run)
+    if state == "unreachable" or (silent and state in ("starting", "running", "stalled")):
+        if state != "unreachable":
+            mark = Mark("◐", silent[0].link.value, fmt.DEGRADED)
+        since = min((host.since for host in silent), default=time.time())
+        return mark, fmt.clock(since), _last_known(run, silent, now), "c connect now   l logs so far"
+    if state == "starting":
+        return mark, took, reason or f"{len(run.ranks)} of {info.world_size} ranks have started.", ""
+    if state == "running":
         return mark, took, reason or _going(run), ""
-    if info.state == "stopping":
+    if state == "stopping":
         return mark, "", reason or "Its processes are asked to end; those that do not are killed.", ""
-    ended = f"{fmt.clock(info.ended)} after {took}" if info.ended is not None else ""
-    code = "" if info.exit_code is None or info.exit_code == 0 else f" ({fmt.exit_words(info.exit_code)})"
-    what = reason or {"finished": "All ranks ended with exit code 0."}.get(info.state, "")
-    return mark, ended + code, what, "l logs   r restart as attempt " + str(info.attempt + 1)
+    restart = f"r restart as attempt {info.attempt + 1}"
+    if run.live:
+        return mark, took, reason, f"l logs   S stop   {restart}"
+    ended = f"{fmt.clock(run.ended)} after {took}" if run.ended is not None else ""
+    code = "" if run.exit_code is None or run.exit_code == 0 else f" ({fmt.exit_words(run.exit_code)})"
+    what = reason or {"finished": "All ranks ended with exit code 0."}.get(state, "")
+    return mark, ended + code, what, f"l logs   {restart}"
+
+
+def unasked(run: RunView) -> list[HostView]:
+    """Hosts of the run that cannot be asked now although something of it may live there."""
+    heard = [host for host, node in run.parts if node.live and host.link is not Link.LIVE]
+    return heard + [view for _, view in run.absent if view is not None and not view.ready]
+
+
+def _last_known(run: RunView, silent: Sequence[HostView], now: float) -> str:
+    """What is known of a run whose hosts cannot all be asked."""
+    names = fmt.listed([host.name for host in silent]) or run.host.name
+    parts = [(host, node) for host, node in run.parts if host in silent]
+    text = f"{names} cannot be asked"
+    if parts:
+        host, node = parts[0]
+        seen = now - node.received if host.sample is None else now - host.received
+        step = run.step if len(run.parts) == 1 else node.step
+        text += f"; {fmt.span(seen)} ago " + ("it" if len(run.hosts) > 1 else "the run")
+        text += f" was {node.info.state}" + ("" if step is None else f" at step {fmt.count(step)}")
+    others = [host.name for host, node in run.parts if node.live and host not in silent]
+    if others:
+        return f"{text}. {fmt.listed(others)}: {_going(run)}."
+    return f"{text}. It goes on without us."
 
 
 def _going(run: RunView) -> str:
+    ranks = run.ranks
     parts = ["no step yet" if run.step is None else f"step {fmt.count(run.step)}"]
     seconds = pace(run)
     if seconds is not None:
         parts.append(f"{fmt.step_seconds(seconds)} s/step")
-    gone = sum(rank.sample.state in ("exited", "lost") for rank in run.ranks.values())
+    gone = sum(rank.sample.state in ("exited", "lost") for rank in ranks.values())
     if gone:
-        parts.append(f"{gone} of {len(run.ranks)} ranks have ended")
-    phases = {rank.sample.phase for rank in run.ranks.values() if rank.sample.phase}
+        parts.append(f"{gone} of {len(ranks)} ranks have ended")
+    phases = {rank.sample.phase for rank in ranks.values() if rank.sample.phase}
     if len(phases) == 1:
         parts.append(next(iter(phases)))
     return " · ".join(parts)
@@ -117,14 +165,16 @@ def culprits(run: RunView) -> list[int]:
     return [number for number, code in codes.items() if code not in (None, 0, *CONSEQUENCES)]
 
 
-def end_mark(run: RunView, rank: RankView) -> Mark:
-    """The mark of a rank: the end of one that was ended for another is not as loud as its cause."""
+def end_mark(rank: RankView, *, live: bool, ended_for_another: bool) -> Mark:
+    """The mark of a rank: the end of one that was ended for another is not as loud as its cause.
+
+    `live` is whether the run lives on its host.
+    """
     sample = rank.sample
     mark = fmt.rank_mark(sample.state, sample.exit_code)
-    ended_for_another = run.info.state in ("stopped", "stopping") or bool(culprits(run))
     if sample.state == "exited" and sample.exit_code in CONSEQUENCES and ended_for_another:
         return Mark("○", mark.word, fmt.QUIET)
-    if sample.state in ("running", "starting") and not run.live:
+    if sample.state in ("running", "starting") and not live:
         # The run is over and nobody said how this rank went.
         return Mark("?", "not seen", fmt.NOT_KNOWN)
     return mark
@@ -155,15 +205,27 @@ def latest(run: RunView, key: str) -> wire.Scalar:
     return next((record[key] for record in reversed(run.progress) if key in record), None)
 
 
-def gpus_of(run: RunView) -> list[int]:
-    """Indices of the GPUs that the run's ranks use."""
-    return sorted({rank.sample.gpu for rank in run.ranks.values() if rank.sample.gpu is not None})
+def uses_gpus(run: RunView) -> bool:
+    """Whether any of the run's ranks uses a GPU."""
+    return any(_gpus(node.ranks) for _, node in run.parts)
 
 
-def utilization(host: HostView, run: RunView) -> list[tuple[float, float | None]]:
-    """`(time, percent)` of the run's GPUs together, or of the host's cores, while the attempt lasted."""
-    end = math.inf if run.info.ended is None else run.info.ended
-    points = _utilization(host, gpus_of(run))
+def _gpus(ranks: Mapping[int, RankView]) -> list[int]:
+    """Indices of the GPUs that ranks on one host use."""
+    return sorted({rank.sample.gpu for rank in ranks.values() if rank.sample.gpu is not None})
+
+
+def utilization(run: RunView) -> list[tuple[float, float | None]]:
+    """`(time, percent)` of the run's GPUs together, or of its hosts' cores, while the attempt lasted.
+
+    Times are those of the first host's clock.
+    """
+    columns = [_utilization(host, _gpus(node.ranks)) for host, node in run.parts]
+    columns = [column for column in columns if column]  # a host that has not said anything yet
+    shortest = min(map(len, columns), default=0)
+    rows = zip(*(column[-shortest:] for column in columns), strict=True) if shortest else ()
+    points = [(row[0][0], fmt.mean(value for _, value in row)) for row in rows]
+    end = math.inf if run.ended is None else run.ended
     return [(at, value) for at, value in points if run.info.started <= at <= end]
 
 

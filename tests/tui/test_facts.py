@@ -11,7 +11,7 @@ from feed import FakeHost, Feed, cpu_demo, sample, small
 from agent import wire
 from tui import facts, run_facts
 from tui import formatting as fmt
-from tui.fleet.store import HostView, Link
+from tui.fleet.store import HostView, Link, RunView
 
 
 def view(feed: Feed, name: str) -> HostView:
@@ -145,9 +145,16 @@ def test_all_links_but_live_have_a_mark() -> None:
 # --- runs --------------------------------------------------------------------------------------------------
 
 
+def whole(feed: Feed, run: str) -> RunView:
+    found = feed.store.find_run(run)
+    assert found is not None
+    return found
+
+
 def sentence(feed: Feed, host: str, run: str) -> tuple[str, str, str]:
-    found = view(feed, host)
-    mark, _, what, keys = run_facts.state_sentence(found, found.runs[run], time.monotonic())
+    found = whole(feed, run)
+    assert found.host.name == host
+    mark, _, what, keys = run_facts.state_sentence(found, time.monotonic())
     return mark.word, what, keys
 
 
@@ -188,8 +195,7 @@ def test_the_settings_are_read_off_the_command() -> None:
     feed = small(seconds=1)
     command = ("python", "-m", "trainer", "--precision", "bf16", "--micro-batch=8", "--accumulation", "4")
     feed.change_run("vast-a", "gpt-0412", command=command)
-    host = view(feed, "vast-a")
-    assert run_facts.headline(host, host.runs["gpt-0412"]) == [
+    assert run_facts.headline(whole(feed, "gpt-0412")) == [
         "batch 8 × 4", "bf16", "vast-a", "8 ranks", "ddp", "attempt 1",
     ]  # fmt: skip
 
@@ -197,7 +203,7 @@ def test_the_settings_are_read_off_the_command() -> None:
 def test_a_loss_that_is_no_number_is_not_drawn_but_known() -> None:
     feed = small(seconds=3)
     feed.store.apply("vast-a", wire.Progress("gpt-0412", 1, 0, ({"step": 9, "loss": "nan"},)))
-    run = view(feed, "vast-a").runs["gpt-0412"]
+    run = whole(feed, "gpt-0412")
     assert run_facts.metric(run, "loss")[-1] == (9.0, None)
     assert run_facts.latest(run, "loss") == "nan"
 
@@ -207,18 +213,17 @@ def test_utilisation_is_of_the_runs_own_gpus() -> None:
     host = view(feed, "vast-a")
     run = host.runs["gpt-0412"]
     del run.ranks[7], run.ranks[6]
-    points = run_facts.utilization(host, run)
+    points = run_facts.utilization(whole(feed, "gpt-0412"))
     assert len(points) == 5
     assert points[-1][1] == fmt.mean(host.gpu_utilization[index].last for index in range(6))
-    demo = view(cpu_demo(seconds=4), "demo-1")
-    assert run_facts.utilization(demo, demo.runs["gpt-0412"])[-1][1] == demo.cpu.last
+    demo = whole(cpu_demo(seconds=4), "gpt-0412")
+    assert run_facts.utilization(demo)[-1][1] == demo.host.cpu.last
 
 
 def test_what_gpus_do_after_a_run_is_not_the_runs_doing() -> None:
     feed = small(seconds=5)
     feed.change_run("vast-a", "gpt-0412", state="finished", ended=feed.start + 3)
-    host = view(feed, "vast-a")
-    assert len(run_facts.utilization(host, host.runs["gpt-0412"])) == 3
+    assert len(run_facts.utilization(whole(feed, "gpt-0412"))) == 3
 
 
 def test_sentences_wrap() -> None:

@@ -18,7 +18,7 @@ from tui.fleet.code import Archive
 from tui.fleet.errors import EncampError, HostError, RequestRefused, Unreachable
 from tui.fleet.hosts import Host
 from tui.fleet.session import LogRange
-from tui.fleet.store import Link, RunView, Store
+from tui.fleet.store import Link, NodeView, Store
 
 LAUNCHED = {
     "run": "r-1", "attempt": 1, "world_size": 2, "nproc_per_node": 2, "python": "/py",
@@ -251,7 +251,7 @@ async def test_what_needs_a_person_ends_the_wait() -> None:
 # --- failures ----------------------------------------------------------------------------------------------
 
 
-def with_ranks(session: FakeSession, *codes: int | None) -> RunView:
+def with_ranks(session: FakeSession, *codes: int | None) -> NodeView:
     samples = [
         wire.RankSample(rank, rank, "lost" if code is None else "exited", exit_code=code)
         for rank, code in enumerate(codes)

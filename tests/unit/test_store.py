@@ -7,7 +7,7 @@ import time
 import pytest
 
 from agent import wire
-from tui.fleet.store import HISTORY_SECONDS, PROGRESS_RECORDS, HostView, Link, RunView, Store
+from tui.fleet.store import HISTORY_SECONDS, PROGRESS_RECORDS, HostView, Link, NodeView, Store
 
 
 def hello(host_id: str = "h", at: float | None = None) -> wire.Hello:
@@ -199,10 +199,10 @@ def test_runs_of_all_hosts_newest_first(store: Store) -> None:
     store.apply("box", run("old", started=1.0))
     store.apply("other", run("new", started=3.0))
     store.apply("box", run("middle", started=2.0))
-    assert [shown.id for _, shown in store.runs()] == ["new", "middle", "old"]
+    assert [shown.id for shown in store.runs()] == ["new", "middle", "old"]
     found = store.find_run("new")
     assert found is not None
-    assert found[0].name == "other"
+    assert found.hosts == ("other",)
     assert store.find_run("none") is None
 
 
@@ -213,7 +213,7 @@ def test_live_runs_are_unreachable_with_their_host(
 ) -> None:
     store.apply("box", run(state=state))
     store.set_link("box", link)
-    shown: RunView = view.runs["r"]
+    shown: NodeView = view.runs["r"]
     known = link in (Link.LIVE, Link.CONNECTING, Link.INSTALLING, Link.RECONNECTING)
     assert view.run_state(shown) == (state if known or state == "failed" else "unreachable")
 

@@ -70,12 +70,12 @@ def _print(store: Store) -> None:
     for view in store.hosts.values():
         if view.message:
             print(output.clean(f"{view.name}: {view.message} {view.hint}"))
-    pairs = list(store.runs())
-    if pairs:
+    runs = store.runs()
+    if runs:
         print()
         output.print_table(
-            ("RUN", "STATE", "ATTEMPT", "HOST", "RANKS", "STEP", "s/STEP", "STARTED", "EXIT"),
-            [_run_row(view, run) for view, run in pairs],
+            ("RUN", "STATE", "ATTEMPT", "HOSTS", "RANKS", "STEP", "s/STEP", "STARTED", "EXIT"),
+            [_run_row(run) for run in runs],
             right=(2, 4, 5, 6),
         )
 
@@ -101,19 +101,19 @@ def _host_row(view: HostView) -> tuple[str, ...]:
     )
 
 
-def _run_row(view: HostView, run: RunView) -> tuple[str, ...]:
+def _run_row(run: RunView) -> tuple[str, ...]:
     from .. import formatting as fmt
 
     info = run.info
     steps = [rank.sample.step_seconds for rank in run.ranks.values() if run.live]
     return (
         info.run,
-        view.run_state(run),
+        run.state,
         str(info.attempt),
-        view.name,
+        ",".join(run.hosts),
         str(info.world_size),
         fmt.count(run.step) if run.step is not None else fmt.NONE,
         fmt.step_seconds(fmt.mean(steps)) if any(step is not None for step in steps) else fmt.NONE,
-        fmt.clock(info.started - view.clock_offset),
-        fmt.NONE if info.exit_code is None else fmt.exit_words(info.exit_code),
+        fmt.clock(info.started - run.host.clock_offset),
+        fmt.NONE if run.exit_code is None else fmt.exit_words(run.exit_code),
     )

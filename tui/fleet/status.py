@@ -10,7 +10,7 @@ import dataclasses
 import time
 from typing import Any
 
-from .store import HostView, RankView, RunView, Store
+from .store import HostView, NodeView, RankView, RunView, Store
 
 
 def document(store: Store) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def document(store: Store) -> dict[str, Any]:
     now = time.monotonic()
     return {
         "hosts": [host(view, now) for view in store.hosts.values()],
-        "runs": [run(view, run_view, now) for view, run_view in store.runs()],
+        "runs": [run(run_view, now) for run_view in store.runs()],
     }
 
 
@@ -58,44 +58,45 @@ def host(view: HostView, now: float | None = None) -> dict[str, Any]:
         "disk": dataclasses.asdict(sample.disk) if sample and sample.disk else None,
         "network": dataclasses.asdict(sample.network) if sample else None,
         "bad_messages": view.bad_messages,
-        "runs": [run_view.id for run_view in _newest_first(view)],
+        "runs": [node.id for node in _newest_first(view)],
     }
 
 
-def run(view: HostView, run_view: RunView, now: float | None = None) -> dict[str, Any]:
+def run(run_view: RunView, now: float | None = None) -> dict[str, Any]:
     """One run with its ranks, in the order of the ranks. `now` is `time.monotonic()`."""
     info = run_view.info
     now = time.monotonic() if now is None else now
+    state, reason = run_view.standing()
     return {
         "id": info.run,
         "name": info.name,
         "profile": info.profile,
-        "state": view.run_state(run_view),
-        "reason": info.reason,
+        "state": state,
+        "reason": reason,
         "strategy": info.strategy,
         "attempt": info.attempt,
-        "hosts": [view.name],
+        "hosts": list(run_view.hosts),
         "world_size": info.world_size,
         "nproc_per_node": info.nproc_per_node,
         "created": info.created,
         "started": info.started,
-        "ended": info.ended,
-        "exit_code": info.exit_code,
+        "ended": run_view.ended,
+        "exit_code": run_view.exit_code,
         "step": run_view.step,
         "python": info.python,
         "command": list(info.command),
         "cwd": info.cwd,
-        "ranks": [rank(view, run_view.ranks[number], now) for number in sorted(run_view.ranks)],
+        "ranks": [rank(rank_view, now) for _, rank_view in sorted(run_view.ranks.items())],
     }
 
 
-def rank(view: HostView, rank_view: RankView, now: float) -> dict[str, Any]:
+def rank(rank_view: RankView, now: float) -> dict[str, Any]:
     """One rank. `age_seconds` says how long ago these values arrived here."""
     sample = rank_view.sample
     return {
         "rank": sample.rank,
         "local_rank": sample.local_rank,
-        "host": view.name,
+        "host": rank_view.host,
         "state": sample.state,
         "pid": sample.pid,
         "process_state": sample.process_state,
@@ -111,8 +112,8 @@ def rank(view: HostView, rank_view: RankView, now: float) -> dict[str, Any]:
     }
 
 
-def _newest_first(view: HostView) -> list[RunView]:
-    return sorted(view.runs.values(), key=lambda run_view: run_view.info.started, reverse=True)
+def _newest_first(view: HostView) -> list[NodeView]:
+    return sorted(view.runs.values(), key=lambda node: node.info.started, reverse=True)
 
 
 def _rounded(seconds: float | None) -> float | None:

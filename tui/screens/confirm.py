@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from .. import formatting as fmt
 from .. import run_facts
-from ..fleet.store import HostView, Link, RunView
+from ..fleet.store import Link, RunView
 from .dialog import Dialog, Fact
 
 
@@ -40,41 +40,37 @@ class ConfirmScreen(Dialog[bool]):
             self.complain(f"Nothing was done: that is not the word {self.word}.")
 
 
-def restart_question(host: HostView, run: RunView) -> ConfirmScreen:
+def restart_question(run: RunView) -> ConfirmScreen:
     """Whether a run is to be stopped, if it lives, and started again."""
     info = run.info
-    ranks = f"all {fmt.plural(info.world_size, 'rank')} on {host.name}"
+    ranks = f"all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
     what = "stop and start again" if run.live else "start again"
     title = f"restart {info.run}: {ranks} {what} as attempt {info.attempt + 1}"
     return ConfirmScreen(
-        title, [*_standing(host, run), ("same", "command, folder and environment as before")], "restart"
+        title, [*_standing(run), ("same", "command, folder and environment as before")], "restart"
     )
 
 
-def stop_question(host: HostView, run: RunView) -> ConfirmScreen:
+def stop_question(run: RunView) -> ConfirmScreen:
     """Whether a run is to be stopped."""
     info = run.info
-    title = f"stop {info.run}: all {fmt.plural(info.world_size, 'rank')} on {host.name} end"
+    title = f"stop {info.run}: all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)} end"
     facts = [
-        *_standing(host, run),
+        *_standing(run),
         ("how", "SIGTERM, the profile's grace, then the whole process tree is killed"),
     ]
     return ConfirmScreen(title, facts, "stop")
 
 
-def _standing(host: HostView, run: RunView) -> list[tuple[str, str]]:
+def _standing(run: RunView) -> list[tuple[str, str]]:
     info = run.info
-    took = fmt.duration(run_facts.elapsed(host, run))
+    took = fmt.duration(run_facts.elapsed(run))
     step = "" if run.step is None else f" · step {fmt.count(run.step)}"
-    facts = [("now", f"attempt {info.attempt} {host.run_state(run)} · {took}{step}")]
+    facts = [("now", f"attempt {info.attempt} {run.state} · {took}{step}")]
     if run.live:
         facts.append(("lost", "the steps since the last checkpoint; all of them if the script keeps none"))
-    facts.append(
-        (
-            "host",
-            f"{host.name} {host.link.value}"
-            if host.link is Link.LIVE
-            else f"▲ {host.name} {host.link.value}: nothing happens before it answers",
-        )
-    )
+    for host, _ in run.parts:
+        live = host.link is Link.LIVE
+        said = f"{host.name} {host.link.value}"
+        facts.append(("host", said if live else f"▲ {said}: nothing happens before it answers"))
     return facts

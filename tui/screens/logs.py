@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -23,9 +23,12 @@ from .base import BaseScreen
 MERGED = "merged"
 """Key of the merged view among the streams."""
 
+MOST_RANKS = 1024
+"""How many ranks get a tab while none of them is known: a host may say any number."""
+
 
 class LogsScreen(BaseScreen):
-    """All that a run printed. `rank` may be `run_facts.LAUNCHER`."""
+    """All that a run printed. `rank` may be a launcher, see `run_facts.LAUNCHER`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(
@@ -48,6 +51,7 @@ class LogsScreen(BaseScreen):
         self.stream = run_facts.stream(rank)
         self._single = self.stream
         """The stream that was looked at before the merged view."""
+        self._launcher = rank if rank <= run_facts.LAUNCHER else None
         self._attempt: int | None = None
         self._newest: int | None = None
         self._shown: object = None
@@ -84,8 +88,8 @@ class LogsScreen(BaseScreen):
             "screen.back",
         )
 
-    def found(self) -> tuple[HostView, RunView] | None:
-        """The run and its host, if any host knows it."""
+    def found(self) -> RunView | None:
+        """The run, if any host knows it."""
         return self.store.find_run(self.run_id)
 
     def crumbs(self) -> Sequence[str]:
@@ -94,63 +98,102 @@ class LogsScreen(BaseScreen):
 
     def headline(self) -> list[list[Piece]]:
         """Where the run is, which attempt this is, and how it stands."""
-        found = self.found()
-        if found is None or self._attempt is None:
+        run = self.found()
+        if run is None or self._attempt is None:
             return []
-        host, run = found
-        mark = fmt.run_mark(host.run_state(run))
+        mark = fmt.run_mark(run.state)
         attempt: list[Piece] = [(f"attempt {self._attempt}", "")]
-        if self._attempt != run.info.attempt:
-            attempt.append((f" of {run.info.attempt}, > is later", "degraded"))
-        return [[(host.name, "quiet")], attempt, [(f"{mark.glyph} {mark.word}", mark.tone)]]
+        if self._attempt != run.attempt:
+            attempt.append((f" of {run.attempt}, > is later", "degraded"))
+        return [[(" ".join(run.hosts), "quiet")], attempt, [(f"{mark.glyph} {mark.word}", mark.tone)]]
 
     # --- redrawing ------------------------------------------------------------------------------------
 
     def update(self, now: float) -> None:  # noqa: ARG002
         """Show the streams there are, and the one that is looked at."""
-        found = self.found()
-        if found is None:
+        run = self.found()
+        if run is None:
             self.query_one(StreamTabs).show(
                 [[(f" ? no host that answers knows the run {self.run_id}", "unknown")]]
             )
             return
-        host, run = found
         self._keep_up(run)
+        self._settle_launcher(run)
         self.query_one(StreamTabs).put(self._tabs(run), self.stream)
-        self._show(host, run)
+        self._show(run)
 
     def _keep_up(self, run: RunView) -> None:
         """Go on to a new attempt with a reader who follows; leave one alone who reads."""
         if self._attempt is None or (self._attempt == self._newest and self.pane.following):
-            self._attempt = run.info.attempt
-        self._newest = run.info.attempt
+            self._attempt = run.attempt
+        self._newest = run.attempt
+
+    def _settle_launcher(self, run: RunView) -> None:
+        """Which launcher was asked for is only known by its node rank until the run is."""
+        if self._launcher is not None:
+            part = run.part_of(self._launcher)
+            if part is not None and part[0] is not run.host:
+                self.stream = self._single = _launcher_key(part[0])
+            self._launcher = None
+
+    def _hosts(self, run: RunView) -> dict[int, HostView]:
+        """Hosts of the attempt that is looked at by node rank, as far as is known."""
+        hosts = {node.info.node_rank: host for host, node in reversed(run.parts)}
+        if self._attempt != run.attempt:
+            # An earlier attempt had the same hosts in the same order, and those that were left behind since.
+            hosts |= {node.info.node_rank: host for host, node in run.older}
+        return dict(sorted(hosts.items()))
+
+    def _streams(self, run: RunView) -> dict[str, tuple[HostView, str]]:
+        """Keys of the tabs to hosts and their streams."""
+        hosts = self._hosts(run)
+        first, *others = hosts.values()
+        streams = {"launcher": (first, "launcher")}
+        streams |= {_launcher_key(host): (host, "launcher") for host in others}
+        per_node = max(1, run.info.nproc_per_node)
+        current = sorted(run.ranks) if self._attempt == run.attempt else []
+        for rank in current or range(min(MOST_RANKS, per_node * (max(hosts) + 1))):
+            host = hosts.get(rank // per_node)
+            if host is not None:
+                streams[run_facts.stream(rank)] = (host, run_facts.stream(rank))
+        return streams
 
     def _tabs(self, run: RunView) -> list[Tab]:
-        current = self._attempt == run.info.attempt
-        tabs = [Tab("launcher", "launcher")]
-        for rank in sorted(run.ranks) or range(run.info.nproc_per_node):
-            view = run.ranks.get(rank)
-            mark = fmt.rank_mark(view.sample.state, view.sample.exit_code) if view and current else None
-            tabs.append(Tab(run_facts.stream(rank), f"rank {rank}", mark))
+        ranks = run.ranks if self._attempt == run.attempt else {}
+        several = len(run.hosts) > 1
+        tabs = []
+        for key, (host, stream) in self._streams(run).items():
+            if stream == "launcher":
+                tabs.append(Tab(key, f"launcher {host.name}" if several else "launcher"))
+                continue
+            view = ranks.get(int(stream[4:]))
+            mark = fmt.rank_mark(view.sample.state, view.sample.exit_code) if view is not None else None
+            tabs.append(Tab(key, stream_label(stream), mark))
         return [*tabs, Tab(MERGED, "merged")]
 
-    def _show(self, host: HostView, run: RunView) -> None:
+    def _show(self, run: RunView) -> None:
         assert self._attempt is not None
+        streams = self._streams(run)
         if self.stream != MERGED:
-            self.pane.show(host.name, run.id, self._attempt, self.stream)
+            host, stream = streams.get(self.stream, (run.host, self.stream))
+            self.pane.show(host.name, run.id, self._attempt, stream)
             self._shown = None
             return
-        streams = tuple(tab.key for tab in self._tabs(run) if tab.key != MERGED)
-        wanted = (host.name, self._attempt, streams)
+        wanted = (self._attempt, *((key, host.name) for key, (host, _) in streams.items()))
         if wanted != self._shown:
             self._shown = wanted
-            self._show_merged(host, run, streams)
+            self._show_merged(run, streams)
 
-    def _show_merged(self, host: HostView, run: RunView, streams: Sequence[str]) -> None:
+    def _show_merged(self, run: RunView, streams: Mapping[str, tuple[HostView, str]]) -> None:
         assert self._attempt is not None
-        session = self.encamp.fleet.session(host.name)
-        merged = MergedSource([SessionSource(session, run.id, self._attempt, stream) for stream in streams])
-        labels = [stream_label(stream) for stream in streams]
+        session = self.encamp.fleet.session
+        merged = MergedSource(
+            [
+                SessionSource(session(host.name), run.id, self._attempt, stream)
+                for host, stream in streams.values()
+            ]
+        )
+        labels = [tab.label for tab in self._tabs(run) if tab.key != MERGED]
         width = max(map(len, labels)) + 1
 
         def prefix(offset: int) -> tuple[str, int] | None:
@@ -167,8 +210,8 @@ class LogsScreen(BaseScreen):
 
     def action_stream(self, stream: str) -> None:
         """Look at another stream."""
-        found = self.found()
-        if found is None or all(tab.key != stream for tab in self._tabs(found[1])):
+        run = self.found()
+        if run is None or all(tab.key != stream for tab in self._tabs(run)):
             return
         self.stream = stream
         if stream != MERGED:
@@ -177,9 +220,9 @@ class LogsScreen(BaseScreen):
 
     def action_step(self, steps: int) -> None:
         """Look at the next or the previous stream."""
-        found = self.found()
-        if found is not None:
-            keys = [tab.key for tab in self._tabs(found[1])]
+        run = self.found()
+        if run is not None:
+            keys = [tab.key for tab in self._tabs(run)]
             at = keys.index(self.stream) if self.stream in keys else 0
             self.action_stream(keys[(at + steps) % len(keys)])
 
@@ -189,7 +232,11 @@ class LogsScreen(BaseScreen):
 
     def action_attempt(self, steps: int) -> None:
         """Look at an earlier or a later attempt."""
-        found = self.found()
-        if found is not None and self._attempt is not None:
-            self._attempt = max(1, min(found[1].info.attempt, self._attempt + steps))
+        run = self.found()
+        if run is not None and self._attempt is not None:
+            self._attempt = max(1, min(run.attempt, self._attempt + steps))
             self.refresh_now()
+
+
+def _launcher_key(host: HostView) -> str:
+    return f"launcher on {host.name}"

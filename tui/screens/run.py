@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from .. import formatting as fmt
 from .. import run_facts
-from ..fleet.store import HostView, Link, RunView
+from ..fleet.store import RunView
 from ..widgets.graph import Curve, Graph
 from ..widgets.lines import Lines
 from ..widgets.log_pane import LogPane
@@ -25,7 +25,7 @@ UTILIZATION_SECONDS = 300.0
 """How much of the past the utilisation graph shows."""
 
 
-NO_RANK = -2
+NO_RANK = 1 << 30
 """No row of the ranks."""
 
 
@@ -37,8 +37,14 @@ class RunScreen(BaseScreen):
         Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
         Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
         Binding("S", "stop", "stop", id="run.stop", tooltip="stop all ranks"),
-        Binding("s", "shell", "shell", id="run.shell", tooltip="log in on the run's host"),
-        Binding("c", "connect", "connect now", id="run.connect", tooltip="connect to the run's host now"),
+        Binding("s", "shell", "shell", id="run.shell", tooltip="log in on the host of the selected rank"),
+        Binding(
+            "c",
+            "connect",
+            "connect now",
+            id="run.connect",
+            tooltip="connect now to hosts of the run that are not",
+        ),
         Binding(
             "n", "launch", "launch", show=False, id="run.launch", tooltip="start another run on this host"
         ),
@@ -110,8 +116,8 @@ class RunScreen(BaseScreen):
             "screen.back",
         )
 
-    def found(self) -> tuple[HostView, RunView] | None:
-        """The run and its host, if any host knows it."""
+    def found(self) -> RunView | None:
+        """The run, if any host knows it."""
         return self.store.find_run(self.run_id)
 
     def crumbs(self) -> Sequence[str]:
@@ -120,20 +126,19 @@ class RunScreen(BaseScreen):
 
     def headline(self) -> list[list[Piece]]:
         """How the run is set up."""
-        found = self.found()
-        return [[(part, "")] for part in run_facts.headline(*found)] if found else []
+        run = self.found()
+        return [[(part, "")] for part in run_facts.headline(run)] if run is not None else []
 
     # --- redrawing ---------------------------------------------------------------------------------------
 
     def update(self, now: float) -> None:
         """Redraw what changed of the run."""
-        found = self.found()
-        self.query_one("#graphs").display = found is not None
-        self.ranks.display = found is not None
-        if found is None:
+        run = self.found()
+        self.query_one("#graphs").display = run is not None
+        self.ranks.display = run is not None
+        if run is None:
             self._say_unknown()
             return
-        host, run = found
         if run.info.attempt != self._attempt:
             if self._chosen_for_user not in (None, self.rank):
                 self._wanted = self.rank
@@ -141,12 +146,12 @@ class RunScreen(BaseScreen):
             self._attempt = run.info.attempt
             for graph in self.query(Graph):
                 graph.reset()
-        self._show_banner(host, run, now)
-        self._show_graphs(host, run)
-        self.ranks.show(host, run, now)
+        self._show_banner(run, now)
+        self._show_graphs(run)
+        self.ranks.show(run, now)
         self._select(run)
         self._show_log()
-        bound = (run.live, host.link, run.info.state)
+        bound = (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
         if bound != self._bound_for:
             self._bound_for = bound
             self.refresh_bindings()
@@ -163,8 +168,8 @@ class RunScreen(BaseScreen):
         )
         self.query_one("#banner", Lines).show(lines)
 
-    def _show_banner(self, host: HostView, run: RunView, now: float) -> None:
-        mark, when, what, keys = run_facts.state_sentence(host, run, now)
+    def _show_banner(self, run: RunView, now: float) -> None:
+        mark, when, what, keys = run_facts.state_sentence(run, now)
         if self.encamp.read_only:
             keys = keys.split("   r ")[0]
         head = f" {mark.glyph} {mark.word} {when}".rstrip() + "   "
@@ -182,7 +187,7 @@ class RunScreen(BaseScreen):
             lines.append([(indent, ""), (keys, "quiet")])
         self.query_one("#banner", Lines).show(lines)
 
-    def _show_graphs(self, host: HostView, run: RunView) -> None:
+    def _show_graphs(self, run: RunView) -> None:
         revision = (run.info.attempt, run.revision)
         loss, rate, util = (self.query_one(f"#{name}", Graph) for name in ("loss", "rate", "util"))
         losses = run_facts.metric(run, "loss")
@@ -197,15 +202,16 @@ class RunScreen(BaseScreen):
         if tokens:
             rate.show(Curve("tokens/s", fmt.si(tokens[-1][1]), tokens), revision)
         else:
-            paces = list(zip(run.pace.times, run.pace.values, strict=True))
+            pace = run.pace
+            paces = list(zip(pace.times, pace.values, strict=True))
             last = paces[-1][1] if paces else None
             rate.show(Curve("steps/s", fmt.number(last), paces, seconds=UTILIZATION_SECONDS), revision)
-        gpus = run_facts.gpus_of(run)
-        use = run_facts.utilization(host, run)
-        title = "GPU" if gpus else "CPU"
+        use = run_facts.utilization(run)
+        title = "GPU" if run_facts.uses_gpus(run) else "CPU"
         last = use[-1][1] if use else None
         util.show(
-            Curve(title, fmt.percent(last), use, seconds=UTILIZATION_SECONDS), (revision, host.revision)
+            Curve(title, fmt.percent(last), use, seconds=UTILIZATION_SECONDS),
+            (revision, *(host.revision for host, _ in run.parts)),
         )
 
     def _select(self, run: RunView) -> None:
@@ -219,10 +225,14 @@ class RunScreen(BaseScreen):
             self.ranks.select(self._chosen_for_user)
 
     def _show_log(self) -> None:
-        found = self.found()
-        if found is not None:
-            host, run = found
-            self.query_one(LogPane).show(host.name, run.id, run.info.attempt, run_facts.stream(self.rank))
+        run, host = self.found(), self._host_name()
+        if run is not None and host is not None:
+            self.query_one(LogPane).show(host, run.id, run.attempt, run_facts.stream(self.rank))
+
+    def _host_name(self) -> str | None:
+        """The host of the selected rank."""
+        run = self.found()
+        return run_facts.host_of(run, self.rank).name if run is not None else None
 
     # --- keys --------------------------------------------------------------------------------------------
 
@@ -232,11 +242,11 @@ class RunScreen(BaseScreen):
             return False
         found = self.found() if self.is_mounted else None
         if action == "stop":
-            return found is not None and found[1].live
+            return found is not None and (found.live or bool(found.leftovers))
         if action in ("restart", "logs", "launch", "shell"):
             return found is not None
         if action == "connect":
-            return found is not None and found[0].link is not Link.LIVE
+            return found is not None and bool(run_facts.unconnected(found))
         return True
 
     @on(RankTable.Moved)
@@ -260,21 +270,20 @@ class RunScreen(BaseScreen):
         self.do(f"stop {self.run_id}")
 
     def action_connect(self) -> None:
-        """Connect to the run's host now."""
-        found = self.found()
-        if found is not None:
-            self.do(f"connect {found[0].name}")
+        """Connect now to those of the run's hosts that are not connected."""
+        run = self.found()
+        for host in run_facts.unconnected(run) if run is not None else ():
+            self.do(f"connect {host}")
 
     def action_shell(self) -> None:
-        """Log in on the run's host."""
-        found = self.found()
-        if found is not None:
-            self.do(f"shell {found[0].name}")
+        """Log in on the host of the selected rank."""
+        host = self._host_name()
+        if host is not None:
+            self.do(f"shell {host}")
 
     def action_launch(self) -> None:
-        """Start another run on this host."""
-        found = self.found()
-        self.encamp.launch("", host=found[0].name if found else None)
+        """Start another run on the host of the selected rank."""
+        self.encamp.launch("", host=self._host_name())
 
     def action_log(self, action: str) -> None:
         """Do to the log what one of its keys does."""

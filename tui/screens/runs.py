@@ -58,7 +58,7 @@ class RunsScreen(FilteredScreen):
 
     def headline(self) -> list[list[Piece]]:
         """How many there are, and how many of them live."""
-        runs = [run for _, run in self.store.runs()]
+        runs = self.store.runs()
         live = sum(run.live for run in runs)
         return [[(fmt.plural(len(runs), "run"), "")], [(f"{live} live", "")]]
 

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Sequence
 from agent import wire
 
 from .. import formatting as fmt
-from ..fleet.store import STALE_SECONDS, HostView, Link, RankView, RunView
-from ..run_facts import LAUNCHER, end_mark
+from ..fleet.store import STALE_SECONDS, HostView, Link, NodeView, RankView, RunView
+from ..run_facts import culprits, end_mark, launchers
 from .columns import Cell, Column, line, width_of
 from .table import Table
 from .toned import Piece
@@ -18,28 +18,32 @@ GPU_CELLS = ("util", "power", "memory")
 
 
 class RankTable(Table[int]):
-    """Ranks by number; `LAUNCHER` is the last row."""
+    """Ranks by number; the launchers, from `LAUNCHER` down, are the last rows."""
 
     def __init__(self) -> None:
         super().__init__(id="ranks")
-        self.host: HostView | None = None
         self.run: RunView | None = None
+        self._ranks: dict[int, RankView] = {}
+        self._ended_for_another = False
 
-    def show(self, host: HostView, run: RunView, now: float) -> None:
-        """Show the ranks of `run`, which is on `host`."""
-        self.host, self.run = host, run
+    def show(self, run: RunView, now: float) -> None:
+        """Show the ranks of `run`."""
+        self.run = run
+        self._ranks = run.ranks
+        self._ended_for_another = run.state in ("stopped", "stopping") or bool(culprits(run))
         self.tick(now)
 
     def keys(self) -> Sequence[int]:
-        """All ranks that are known, then the launcher."""
-        return [*sorted(self.run.ranks), LAUNCHER] if self.run is not None else []
+        """All ranks that are known, then the launchers."""
+        return [*sorted(self._ranks), *launchers(self.run)] if self.run is not None else []
 
     def columns(self) -> Sequence[Column]:
         """GPU columns only for a run that uses GPUs."""
-        ranks = self.run.ranks.values() if self.run is not None else ()
-        name = len(self.host.name) if self.host is not None else 4
+        hosts = self.run.hosts if self.run is not None else ()
+        name = max(map(len, hosts), default=4)
+        several = len(hosts) > 1
         device: list[Column] = []
-        if any(rank.sample.gpu is not None for rank in ranks):
+        if any(rank.sample.gpu is not None for rank in self._ranks.values()):
             device = [
                 Column("gpu", "GPU", 3, right=True, keep=15),
                 Column("util", "UTIL", 5, right=True, keep=14),
@@ -50,7 +54,11 @@ class RankTable(Table[int]):
         return [
             Column("mark", "", 1, keep=20, gap=0),
             Column("rank", "RANK", 4, right=True, keep=19, gap=1),
-            Column("host", "HOST", max(4, min(10, name)), keep=5, widest=min(32, name)),
+            *(
+                [Column("host", "HOST", max(4, min(10, name)), keep=18, widest=min(32, name))]
+                if several
+                else []
+            ),
             *device,
             Column("cpu", "CPU", 6, right=True, keep=8 if device else 14),
             Column("rss", "RSS", 6, right=True, keep=7 if device else 13),
@@ -64,43 +72,48 @@ class RankTable(Table[int]):
         ]
 
     def signature(self, key: int) -> Hashable:
-        """The run's revision, the host's, and the age in seconds."""
-        if self.run is None or self.host is None:
+        """The run's state, the revisions of the rank's host and of the run there, and the age in seconds."""
+        part = self.run.part_of(key) if self.run is not None else None
+        if self.run is None or part is None:
             return None
-        rank = self.run.ranks.get(key)
+        host, node = part
+        rank = self._ranks.get(key)
         age = None if rank is None else -int(-(self.now - rank.received) // 1)
-        return self.run.id, self.run.revision, self.host.revision, age
+        return self.run.id, self.run.state, node.revision, host.revision, age
 
     def pieces(self, key: int) -> list[Piece]:
         """One rank, or the launcher."""
-        if self.run is None or self.host is None:
+        part = self.run.part_of(key) if self.run is not None else None
+        if self.run is None or part is None:
             return []
-        rank = self.run.ranks.get(key)
+        host, node = part
+        rank = self._ranks.get(key)
         if rank is None:
-            code = self.run.info.exit_code
-            return [("  launcher", "quiet"), ("" if code is None else f"   {fmt.exit_words(code)}", "quiet")]
-        old = self.now - rank.received > STALE_SECONDS or self.host.link is not Link.LIVE
-        stale = "quiet" if self.run.live and old else None
-        cells = self._cells(self.host, self.run, rank)
+            code = node.info.exit_code
+            where = f"  launcher on {host.name}" if len(self.run.hosts) > 1 else "  launcher"
+            return [(where, "quiet"), ("" if code is None else f"   {fmt.exit_words(code)}", "quiet")]
+        old = self.now - rank.received > STALE_SECONDS or host.link is not Link.LIVE
+        stale = "quiet" if node.live and old else None
+        cells = self._cells(host, node, rank)
         mark = cells.pop("mark")
         named = [slot for slot in self.slots if slot.column.key == "mark"]
         rest = [slot for slot in self.slots if slot.column.key != "mark"]
         return line(named, {"mark": mark}) + line(rest, cells, stale)
 
-    def _cells(self, host: HostView, run: RunView, rank: RankView) -> dict[str, Cell]:
+    def _cells(self, host: HostView, node: NodeView, rank: RankView) -> dict[str, Cell]:
         sample = rank.sample
-        mark = end_mark(run, rank)
-        alive = sample.state in ("running", "starting") and run.live
+        mark = end_mark(rank, live=node.live, ended_for_another=self._ended_for_another)
+        alive = sample.state in ("running", "starting") and node.live
         cells: dict[str, Cell] = {
             "mark": (mark.glyph, mark.tone),
             "rank": str(sample.rank),
-            "host": host.name,
+            "host": (host.name, "quiet"),
             "step": fmt.NONE if sample.step is None else fmt.count(sample.step),
             "pace": fmt.NONE if sample.step_seconds is None else fmt.step_seconds(sample.step_seconds),
             "phase": sample.phase or fmt.NONE,
             "pid": fmt.NONE if sample.pid is None else str(sample.pid),
             "log": fmt.size(sample.log_bytes),
-            "age": fmt.age(self.now - rank.received) if run.live else fmt.NONE,
+            "age": fmt.age(self.now - rank.received) if node.live else fmt.NONE,
         }
         if alive:
             cells["cpu"] = fmt.percent(sample.cpu_percent)
