@@ -14,6 +14,7 @@ from enum import Enum
 from .errors import EncampError, RequestRefused
 from .log_source import CHUNK_BYTES, Condition, LogSource
 from .log_window import LogWindow
+from .patience import within
 
 FAR = 256 * 1024
 """A line longer than this is not read through for its end: the host is asked where its newline is."""
@@ -243,8 +244,8 @@ class LogFeed:
                 self.problem = error
                 self._on_fetched()
                 try:
-                    await asyncio.wait_for(self._wake.wait(), delay)
-                except asyncio.TimeoutError:
+                    await within(delay, self._wake.wait())
+                except TimeoutError:
                     pass
                 self._wake.clear()
                 delay = min(delay * 2, LAST_RETRY)

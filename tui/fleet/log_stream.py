@@ -15,6 +15,7 @@ from typing import Protocol
 from agent import wire
 
 from .errors import RequestRefused, Unreachable
+from .patience import within
 from .session import LogRange, Session
 
 REQUESTS = 6
@@ -201,8 +202,8 @@ class _Inbox:
     async def wait(self, seconds: float) -> None:
         """Wait for news, at most so long."""
         try:
-            await asyncio.wait_for(self._news.wait(), seconds)
-        except asyncio.TimeoutError:
+            await within(seconds, self._news.wait())
+        except TimeoutError:
             pass
         self._news.clear()
 
