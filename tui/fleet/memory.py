@@ -26,7 +26,7 @@ def remember(view: HostView) -> None:
     runs = sorted(view.runs.values(), key=lambda run: run.info.started, reverse=True)
     ended = [run for run in runs if not run.live][:ENDED_RUNS]
     kept = [wire.to_json(run.info) for run in runs if run.live or run in ended]
-    text = json.dumps({"runs": kept})
+    text = json.dumps({"host_id": view.host_id, "runs": kept})
     path = _file(view.name)
     try:
         if path.exists() and path.read_text(encoding="utf-8") == text:
@@ -50,6 +50,8 @@ def recall(store: Store, name: str) -> None:
             fields = json.loads(file.read(MAX_BYTES))
         for entry in fields["runs"]:
             store.apply(name, wire.from_json(wire.Run, entry))
+        if isinstance(fields.get("host_id"), str):
+            store.remembered_as(name, fields["host_id"])
     except (OSError, ValueError, KeyError, TypeError):
         pass  # nothing is remembered, or by another version
 
