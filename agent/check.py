@@ -50,8 +50,8 @@ PROVIDER_FILES = (
 PROVIDER_HARDWARE = (
     ("Google", "GCP"), ("Amazon", "AWS"), ("7783-7084-3265-9085-8269-3286-77", "Azure"),
     ("Hetzner", "Hetzner"), ("OracleCloud", "Oracle Cloud"), ("DigitalOcean", "DigitalOcean"),
-    ("Scaleway", "Scaleway"), ("Vultr", "Vultr"), ("Linode", "Linode"), ("Alibaba", "Alibaba Cloud"), ("Lambda", "Lambda"),
-    ("OVH", "OVH"), ("CoreWeave", "CoreWeave"), ("OpenStack", "OpenStack"),
+    ("Scaleway", "Scaleway"), ("Vultr", "Vultr"), ("Linode", "Linode"), ("Alibaba", "Alibaba Cloud"),
+    ("Lambda", "Lambda"), ("OVH", "OVH"), ("CoreWeave", "CoreWeave"), ("OpenStack", "OpenStack"),
 )  # fmt: skip
 """Words in what the firmware says of the machine."""
 

@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
 
 def build() -> Parser:
     """The parser with every command."""
-    from . import app, control, demo, forward, get, hosts, launch, logs, profiles, shell, status
+    from . import app, check, control, demo, forward, get, hosts, launch, logs, profiles, shell, status
 
     parser = Parser(
         prog="encamp",
@@ -64,7 +64,7 @@ def build() -> Parser:
     )
     parser.set_defaults(handler=app.run, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for family in (hosts, profiles, launch, status, logs, control, get, shell, forward, demo):
+    for family in (hosts, check, profiles, launch, status, logs, control, get, shell, forward, demo):
         family.register(commands)
     return parser
 
