@@ -25,6 +25,7 @@ from .fleet import runs
 from .fleet.errors import EncampError, UsageError
 from .fleet.hosts import Host
 from .fleet.paths import config_dir
+from .fleet.preflight import Report
 from .fleet.sanitize import printable
 from .fleet.store import HostView, RunView, Store
 from .palette import FleetProvider
@@ -32,6 +33,7 @@ from .ports import FleetPort
 from .questions import Questions
 from .screens.add_host import AddHostScreen
 from .screens.base import BaseScreen
+from .screens.check import CheckScreen
 from .screens.confirm import ConfirmScreen, restart_question, stop_question
 from .screens.fleet import FleetScreen
 from .screens.help import HelpScreen
@@ -77,6 +79,8 @@ class EncampApp(App[None]):
         self.fleet = fleet
         self.read_only = read_only
         self.questions = Questions(self)
+        self.reports: dict[tuple[str, ...], Report] = {}
+        """The last check of each group of hosts that was checked, by their names."""
         fleet.prompts = self.questions
         self._start_run = start_run
         self.register_theme(theme.DARK)
@@ -203,6 +207,11 @@ class EncampApp(App[None]):
             await aside.run(self, "shell", "--wait-on-error", name)
         except EncampError as error:
             self.post_message(self.Failed(error))
+
+    def check(self, text: str) -> None:
+        """Check a host, or several together: `text` has their names. Raises UsageError."""
+        names = [self.find_host(name).name for name in text.split() or [""]]
+        self.push_screen(CheckScreen(list(dict.fromkeys(names))))
 
     def add_host(self, text: str) -> None:
         """Ask for a host and add it."""

@@ -76,6 +76,13 @@ COMMANDS = (
         _hosts,
         True,
     ),
+    Command(
+        "check",
+        "[HOST ...]",
+        "what is in the way of training there",
+        lambda app, text: app.check(text),
+        _hosts,
+    ),
     Command("connect", "HOST", "connect to a host now", lambda app, text: app.connect(text), _hosts),
     Command(
         "key", "HOST", "a host's key and its trouble", lambda app, text: app.show_host_problem(text), _hosts

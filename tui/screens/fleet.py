@@ -54,6 +54,7 @@ class FleetScreen(FilteredScreen):
         Binding(
             "K", "details", "what is wrong", id="fleet.details", tooltip="this host's trouble and the way out"
         ),
+        Binding("p", "check", "pre-flight", id="fleet.check", tooltip="what is in the way of training here"),
         Binding("s", "shell", "shell", id="fleet.shell", tooltip="log in on this host"),
         Binding("l", "logs", "logs", show=False, id="fleet.logs", tooltip="logs of this host's run"),
         Binding("R", "runs", "runs", show=False, id="fleet.runs", tooltip="all runs"),
@@ -84,7 +85,7 @@ class FleetScreen(FilteredScreen):
 
     def keys(self) -> Sequence[str]:
         """What is done most."""
-        here = ("open", "expand", "connect", "details", "launch", "shell", "add")
+        here = ("open", "expand", "connect", "details", "launch", "check", "shell", "add")
         return [*(f"fleet.{name}" for name in here), "here.filter"]
 
     def crumbs(self) -> Sequence[str]:
@@ -144,7 +145,7 @@ class FleetScreen(FilteredScreen):
         host = self.host if self.is_mounted else None
         if action == "connect":
             return host is not None and host_facts_of.can_connect(host)
-        if action == "shell":
+        if action in ("shell", "check"):
             return host is not None
         if action == "details":
             return host is not None and host_facts_of.has_problem(host)
@@ -194,6 +195,11 @@ class FleetScreen(FilteredScreen):
         """Connect to the host under the cursor now."""
         if self.host is not None:
             self.do(f"connect {self.host.name}")
+
+    def action_check(self) -> None:
+        """Check the host under the cursor."""
+        if self.host is not None:
+            self.do(f"check {self.host.name}")
 
     def action_shell(self) -> None:
         """Log in on the host under the cursor."""
