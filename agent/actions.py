@@ -1,4 +1,4 @@
-"""Launch, restart and stop as viewers ask for them: never blocking the loop, in an order that makes sense.
+"""What viewers want to be done to runs: never blocking the loop, in an order that makes sense.
 
 What is done is in `control.py`, which blocks; here is who waits for what, and what happens when two people
 want different things of one run.
@@ -11,15 +11,19 @@ import contextlib
 import time
 from typing import Any, Callable, Dict, Iterator, Optional
 
-from . import control, gpu, runs, wire
+from . import control, gpu, prepare, secret_file, wire
 from .attempt import Attempt
 from .errors import RunError
+from .prepare import Hardware, Order, Started
 
 LOOK_SECONDS = 0.05
 """Pause between two looks at something that is waited for."""
 
 GPU_SECONDS = 30.0
 """How long a launch waits for the NVIDIA driver's first answer, to count the GPUs."""
+
+ABANDONED_BY = "encamp, as other hosts could not start"
+ABANDON_GRACE_SECONDS = 5.0
 
 STOP_SECONDS = 90.0
 """How long after the grace of a stop its end is waited for; a supervisor gives up earlier."""
@@ -60,31 +64,58 @@ class Actions:
         self._changed = changed
         self._pending: Dict[str, _Pending] = {}
 
-    async def launch(self, spec: wire.LaunchSpec, actor: str, dry_run: bool = False) -> control.Started:
+    async def plan(self, order: Order, gpus_may_be_held: bool = False) -> Started:
+        """What a launch or `prepare` would make ready; nothing is written. Raises RunError."""
+        hardware = await self._hardware(order.spec)
+        planned: Started = await in_thread(prepare.plan, self._home, order, hardware, gpus_may_be_held)
+        return planned
+
+    async def launch(self, order: Order) -> Started:
         """Start a run; returns when its launcher has been started. Raises RunError."""
-        gpus = await self._count_gpus(spec)
-        if dry_run:
-            planned: control.Started = await in_thread(control.plan, self._home, spec, gpus=gpus)
-            return planned
-        if spec.run in self._pending:
-            raise RunError("exists", f"a run {spec.run!r} is just being started", "choose another id")
-        with self._begin(spec.run, begins=True):
-            started: control.Started = await in_thread(control.launch, self._home, spec, actor, gpus=gpus)
+        hardware = await self._hardware(order.spec)
+        self._refuse_pending(order)
+        with self._begin(order.spec.run, begins=True):
+            started: Started = await in_thread(control.launch, self._home, order, hardware)
             return started
 
-    async def restart(self, run: str, actor: str) -> control.Started:
+    async def restart(
+        self, run: str, actor: str, secrets: Optional[Dict[str, str]] = None, forced: str = ""
+    ) -> Started:
         """Stop the current attempt if it lives, wait until it is gone, start the next. Raises RunError."""
-        spec = runs.current(self._home, run).launch_spec()
-        gpus = 0 if spec is None else await self._count_gpus(spec)
-        if run in self._pending:
-            raise RunError("busy", f"{run} is just being started", "wait for its next attempt")
+        order = control.next_order(self._home, run, actor, secrets, forced)
+        secret_file.check(order.spec, order.secrets)  # before anything is stopped
+        hardware = await self._hardware(order.spec)
+        self._refuse_pending(order)
         with self._begin(run, begins=False) as pending:
             await self._stop(run, actor, None)
             if pending.called_off:
                 raise RunError("busy", f"{run} was stopped while it was to be restarted", "restart it again")
             pending.begins = True
-            started: control.Started = await in_thread(control.restart, self._home, run, actor, gpus=gpus)
+            started: Started = await in_thread(control.launch, self._home, order, hardware)
             return started
+
+    async def prepare(self, order: Order) -> Started:
+        """Make an attempt ready, to be started soon; see `prepare.prepare`. Raises RunError."""
+        hardware = await self._hardware(order.spec)
+        self._refuse_pending(order)
+        with self._begin(order.spec.run, begins=True):
+            _, started = await in_thread(prepare.prepare, self._home, order, hardware, lease=True)
+            prepared: Started = started
+            return prepared
+
+    async def start(self, run: str, attempt: int) -> None:
+        """Start what was prepared; see `control.start`. Raises RunError."""
+        await self._settled(run)
+        with self._begin(run, begins=True):
+            await in_thread(control.start, self._home, run, attempt)
+
+    async def abandon(self, run: str, attempt: int, rendezvous_id: str) -> None:
+        """Take back what was prepared, or stop it when it has begun. Raises RunError."""
+        await self._settled(run)
+        with self._begin(run, begins=True):
+            begun = await in_thread(control.abandon, self._home, run, attempt, rendezvous_id)
+        if begun:
+            await self._stop(run, ABANDONED_BY, ABANDON_GRACE_SECONDS)
 
     async def stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
         """Stop the current attempt and wait until it is gone; a restart that is under way is called off.
@@ -98,6 +129,18 @@ class Actions:
                 await self._stop(run, actor, grace_seconds)
             await pending.over.wait()
         return await self._stop(run, actor, grace_seconds)
+
+    def _refuse_pending(self, order: Order) -> None:
+        run = order.spec.run
+        if run in self._pending and order.attempt == 1:
+            raise RunError("exists", f"a run {run!r} is just being started", "choose another id")
+        if run in self._pending:
+            raise RunError("busy", f"{run} is just being started", "wait for its next attempt")
+
+    async def _settled(self, run: str) -> None:
+        """Wait until nothing is on its way for a run."""
+        while run in self._pending:
+            await self._pending[run].over.wait()
 
     @contextlib.contextmanager
     def _begin(self, run: str, begins: bool) -> Iterator[_Pending]:
@@ -118,18 +161,16 @@ class Actions:
         """Processes on the GPUs and how these are joined, see `survey.read`; empty where nobody can tell."""
         return await self._gpus.survey()
 
-    async def _count_gpus(self, spec: wire.LaunchSpec) -> int:
-        """The GPUs that "auto" stands for; 0 when it does not matter. Raises RunError where nobody knows."""
-        if spec.nproc_per_node:
-            return 0
+    async def _hardware(self, spec: wire.LaunchSpec) -> Hardware:
+        """What there is to run on. Raises RunError where that has to be known and nobody knows."""
         status = await self.gpu_status()
-        if status.state not in ("ok", "none"):
+        if status.state not in ("ok", "none") and not spec.nproc_per_node:
             raise RunError(
                 "no-gpus",
                 f"the GPUs of this host cannot be counted: {status.message or status.state}",
                 "set nproc_per_node in the profile to go on without them",
             )
-        return len(status.gpus)
+        return Hardware(status.gpus)
 
     async def _stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
         attempt: Attempt = await in_thread(control.stop, self._home, run, actor, grace_seconds)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import files, paths, process, reap, wire
 
 START_SECONDS = 30.0
 """How long a supervisor may take to start its launcher; an attempt without one for longer never began."""
+
+PREPARED_SECONDS = 30.0
+"""How long a prepared attempt waits to be started: all hosts of a run prepare before the first one starts."""
 
 
 class Condition(NamedTuple):
@@ -44,6 +47,7 @@ class Attempt:
         self.dir = paths.attempt_dir(home, run, number)
         self._spec: Dict[str, Any] = {}
         self._launch_spec: Optional[wire.LaunchSpec] = None
+        self._placement: Optional[wire.Placement] = None
         self._registered: Dict[int, Tuple[int, int]] = {}
         self._end: Optional[Condition] = None
 
@@ -62,6 +66,16 @@ class Attempt:
                 return None
         return self._launch_spec
 
+    def placement(self) -> Optional[wire.Placement]:
+        """All hosts of the run and which of them is this one; None for a run on this host alone."""
+        if self._placement is None and self.spec().get("placement") is not None:
+            try:
+                found = wire.from_json(wire.Placement, self.spec()["placement"])
+            except wire.WireError:
+                return None
+            self._placement = found if 0 <= found.node_rank < len(found.nodes) else None
+        return self._placement
+
     def resolved(self) -> Dict[str, Any]:
         """What the spec meant on this host: argv, env, cwd, python, nproc_per_node, world_size, port."""
         resolved = self.spec().get("resolved")
@@ -71,6 +85,29 @@ class Attempt:
         """How many ranks it has on this host; 0 while that is not known."""
         value = self.resolved().get("nproc_per_node")
         return value if isinstance(value, int) and 0 < value <= wire.MAX_ITEMS else 0
+
+    def expected(self) -> range:
+        """The global ranks that it has on this host; empty while that is not known."""
+        nproc, placement = self.nproc(), self.placement()
+        first = 0 if placement is None else placement.node_rank * nproc
+        return range(first, first + nproc)
+
+    def gpus(self) -> Set[int]:
+        """Indices of the host's GPUs that its ranks use."""
+        found = self.resolved().get("gpus")
+        return {index for index in found if isinstance(index, int)} if isinstance(found, list) else set()
+
+    def actor(self) -> str:
+        """Who launched or restarted it."""
+        return str(self.spec().get("actor") or "somebody")
+
+    def prepared(self) -> bool:
+        """Whether it was prepared and has not been started, be it that it never will be."""
+        return os.path.exists(self._path("prepared.json"))
+
+    def was_supervised(self) -> bool:
+        """Whether a supervisor has begun with it."""
+        return os.path.exists(self._path("supervisor.json"))
 
     def supervisor(self) -> Optional[Tuple[int, int]]:
         """(pid, start time) of its supervisor, while that lives."""
@@ -82,7 +119,7 @@ class Attempt:
 
     def ranks(self) -> Dict[int, Tuple[int, int]]:
         """rank -> (pid, start time) of the ranks that have said who they are, ended or not."""
-        for rank in range(self.nproc()):
+        for rank in self.expected():
             if rank not in self._registered:
                 identity = reap.read_identity(self._path(f"rank{rank}", "rank.json"))
                 if identity is not None:
@@ -92,7 +129,7 @@ class Attempt:
     def streams(self) -> Dict[str, int]:
         """Bytes of each of its logs."""
         sizes = {}
-        for name in ["launcher", *(f"rank{rank}" for rank in range(self.nproc()))]:
+        for name in ["launcher", *(f"rank{rank}" for rank in self.expected())]:
             try:
                 sizes[name] = os.stat(self._path(name + ".log")).st_size
             except OSError:
@@ -140,9 +177,16 @@ class Attempt:
         return Condition(state, "", self._started(), unwatched=not watched and not beginning)
 
     def _is_beginning(self) -> bool:
-        """Whether its first supervisor has not had the time to say who it is."""
-        if os.path.exists(self._path("supervisor.json")):
+        """Whether its first supervisor has not had the time to say who it is, or is still to be started."""
+        if self.was_supervised():
             return False
+        prepared = files.read_json(self._path("prepared.json"))
+        if prepared is not None:
+            # The clock that nobody sets: a host's wall clock may jump by hours when it comes up.
+            at = prepared.get("monotonic")
+            if prepared.get("boot_id") != process.boot_id() or not isinstance(at, (int, float)):
+                return False
+            return 0 <= time.monotonic() - at < PREPARED_SECONDS
         return time.time() - self._created() < START_SECONDS
 
     def _lives(self) -> bool:
@@ -154,7 +198,12 @@ class Attempt:
 
     def _lost(self) -> Condition:
         values = files.read_json(self._path("supervisor.json"))
-        if values is None:
+        if values is None and self.prepared():
+            reason = (
+                "it was prepared and never started: another host was not ready, "
+                "or the encamp that launched it was lost"
+            )
+        elif values is None:
             reason = "it was never started: its supervisor did not come up"
         elif values.get("boot_id") != process.boot_id():
             booted = process.boot_time()
@@ -177,7 +226,7 @@ class Attempt:
 
     def _last_sign(self) -> float:
         """When one of its logs was last written."""
-        names = ["launcher.log", *(f"rank{rank}.log" for rank in range(self.nproc())), "spec.json"]
+        names = ["launcher.log", *(f"rank{rank}.log" for rank in self.expected()), "spec.json"]
         return max(files.changed_at(self._path(name)) for name in names)
 
     def _path(self, *names: str) -> str:

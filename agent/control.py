@@ -1,4 +1,4 @@
-"""What is done to runs: launching, restarting, stopping, and giving an attempt a new supervisor.
+"""What is done to runs: launching, restarting, starting what was prepared, stopping, adopting.
 
 Everything here blocks: on the disk, and a launch also while an interpreter is asked for torch and the
 supervisor starts. Call it in a thread.
@@ -6,105 +6,108 @@ supervisor starts. Call it in a thread.
 
 from __future__ import annotations
 
-import errno
 import os
-import pkgutil
 import select
 import shutil
 import signal
 import subprocess
 import time
-from typing import Dict, NamedTuple, Optional, Tuple
+from typing import Dict, Optional
 
-from . import ending, environment, files, instance, paths, reap, wire
-from . import launch as launching
+from . import claims, ending, environment, files, instance, prepare, reap, secret_file, wire
 from .attempt import START_SECONDS, Attempt
 from .errors import RunError
+from .prepare import MAX_ACTOR, Hardware, Order, Started, add_event
 from .runs import current
 
-MAX_ACTOR = 200
+SIGN_SECONDS = 1.0
+"""How long a supervisor takes at most from having the attempt to saying so."""
 
 
-class Started(NamedTuple):
-    """What was started, or with a dry run would be. `env` is only what is set on top of the daemon's own."""
+def launch(home: str, order: Order, hardware: Hardware) -> Started:
+    """Create the run and start its first attempt, on this host alone; returns when its launcher runs.
 
-    run: str
-    attempt: int
-    world_size: int
-    nproc_per_node: int
-    python: str
-    argv: Tuple[str, ...]
-    env: Dict[str, str]
-    cwd: str
-
-
-def plan(home: str, spec: wire.LaunchSpec, *, gpus: int = 0, cores: Optional[int] = None) -> Started:
-    """What `launch` would start. Writes nothing. Raises RunError."""
-    _refuse_existing(home, spec)
-    command = launching.resolve(home, spec, 1, gpus=gpus, cores=cores)
-    return _started(spec.run, 1, command)
-
-
-def launch(
-    home: str, spec: wire.LaunchSpec, actor: str, *, gpus: int = 0, cores: Optional[int] = None
-) -> Started:
-    """Create the run and start its first attempt; returns when its launcher has been started.
-
-    `gpus` is how many GPUs this host has and `cores` how many cores it may use (None: find out), for specs
-    that leave the number of ranks to the host. Raises RunError, after which there is no such run, but with
-    `not-started`: then it is there as a failed one.
+    Raises RunError, after which there is no such run, but with `not-started`: then it is there as a failed
+    one.
     """
-    _refuse_existing(home, spec)
-    command = launching.resolve(home, spec, 1, gpus=gpus, cores=cores)
-    folder = paths.run_dir(home, spec.run)
-    try:
-        files.make_dirs(paths.runs_dir(home))
-        os.mkdir(folder, 0o700)
-    except FileExistsError:
-        raise _exists(spec.run) from None
-    except OSError as error:
-        raise _unwritable(error) from error
-    try:
-        values = {
-            "run": spec.run,
-            "name": spec.name,
-            "profile": spec.profile,
-            "strategy": spec.strategy,
-            "created": time.time(),
-        }
-        files.write_json(paths.run_file(home, spec.run), values)
-        attempt = create(home, spec, 1, command)
-    except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise _unwritable(error) from error
-    add_event(attempt, "launched", actor, f"{command.nproc_per_node} ranks with {command.launcher}")
+    attempt, started = prepare.prepare(home, order, hardware, lease=False)
     _start_supervisor(attempt)
-    return _started(spec.run, 1, command)
+    return started
 
 
-def restart(home: str, run: str, actor: str, *, gpus: int = 0, cores: Optional[int] = None) -> Started:
-    """Start the next attempt of a run with the spec of its current one, which must have ended.
+def next_order(
+    home: str, run: str, actor: str, secrets: Optional[Dict[str, str]] = None, forced: str = ""
+) -> Order:
+    """The next attempt of a run with the spec of its current one. Raises RunError.
 
-    Raises RunError: `no-run`, `busy` when the current attempt lives, and what `launch` raises.
+    Codes: `no-run`, and `bad-request` when it runs on several hosts.
     """
     before = current(home, run)
     spec = before.launch_spec()
     if spec is None:
         raise RunError("no-run", f"what run {run!r} was launched with cannot be read any more")
-    if not before.condition().over:
-        raise RunError("busy", f"attempt {before.number} of {run} has not ended", "stop it first")
-    number = before.number + 1
-    command = launching.resolve(home, spec, number, gpus=gpus, cores=cores)
-    try:
-        attempt = create(home, spec, number, command)
-    except FileExistsError:
-        raise RunError("busy", f"attempt {number} of {run} is just being started by somebody else") from None
-    except OSError as error:
-        shutil.rmtree(paths.attempt_dir(home, run, number), ignore_errors=True)
-        raise _unwritable(error) from error
-    add_event(attempt, "restarted", actor, f"attempt {number} follows attempt {before.number}")
+    placement = before.placement()
+    if placement is not None and len(placement.nodes) > 1:
+        raise RunError(
+            "bad-request", f"{run} runs on {len(placement.nodes)} hosts", "restart it on all of them at once"
+        )
+    return Order(spec, actor, before.number + 1, secrets=secrets or {}, forced=forced)
+
+
+def start(home: str, run: str, number: int) -> None:
+    """Start a prepared attempt; returns when its launcher runs. One that has been started is left as it is.
+
+    Raises RunError: `no-run`, `expired` when it was not started in time or was stopped, `not-started`.
+    """
+    attempt = _existing(home, run, number)
+    with claims.lock(home):
+        condition = attempt.condition()
+        if attempt.was_supervised():
+            return
+        if condition.over:
+            code = "expired" if attempt.prepared() else "not-started"
+            raise RunError(
+                code, f"attempt {number} of {run}: {condition.reason}", "launch or restart it again"
+            )
+        os.utime(os.path.join(attempt.dir, "spec.json"))  # its supervisor gets the usual time from here on
+        os.unlink(os.path.join(attempt.dir, "prepared.json"))
     _start_supervisor(attempt)
-    return _started(run, number, command)
+
+
+def confirm(home: str, run: str, number: int) -> None:
+    """Say that all hosts have started the attempt. Raises RunError `no-run`, `not-started`; OSError."""
+    attempt = _existing(home, run, number)
+    if attempt.prepared():
+        raise RunError("not-started", f"attempt {number} of {run} was not started on this host")
+    files.write_json(os.path.join(attempt.dir, "confirmed.json"), {"time": time.time()})
+
+
+def abandon(home: str, run: str, number: int, rendezvous_id: str = "") -> bool:
+    """Remove a prepared attempt as if it had never been; returns whether it has begun, and is to be stopped.
+
+    With a `rendezvous_id` an attempt with another one is left alone: somebody else's of the same name.
+    """
+    if not wire.RUN_ID.match(run):
+        return False
+    attempt = Attempt(home, run, number)
+    placement = attempt.placement()
+    if rendezvous_id and (placement is None or placement.rendezvous_id != rendezvous_id):
+        return False
+    with claims.lock(home):
+        if not os.path.isdir(attempt.dir):
+            return False
+        if not attempt.prepared():
+            return not attempt.condition().over and current(home, run).number == number
+        old = prepare.remove(home, run, number)
+    shutil.rmtree(old, ignore_errors=True)
+    return False
+
+
+def _existing(home: str, run: str, number: int) -> Attempt:
+    attempt = Attempt(home, run, number) if wire.RUN_ID.match(run) else None
+    if attempt is None or not attempt.spec():
+        raise RunError("no-run", f"there is no attempt {number} of {run[:80]!r} on this host")
+    return attempt
 
 
 def stop(home: str, run: str, actor: str, grace_seconds: Optional[float] = None) -> Attempt:
@@ -115,9 +118,13 @@ def stop(home: str, run: str, actor: str, grace_seconds: Optional[float] = None)
     over. Raises RunError `no-run`.
     """
     attempt = current(home, run)
-    condition = attempt.condition()
-    if condition.over:
-        return attempt
+    with claims.lock(home):
+        condition = attempt.condition()
+        if condition.over:
+            return attempt
+        if attempt.prepared():
+            _stop_prepared(attempt, actor[:MAX_ACTOR])
+            return attempt
     spec = attempt.launch_spec()
     if grace_seconds is None:
         grace_seconds = spec.stop_grace_seconds if spec is not None else 0.0
@@ -128,6 +135,15 @@ def stop(home: str, run: str, actor: str, grace_seconds: Optional[float] = None)
     elif condition.unwatched:
         adopt(attempt)
     return attempt
+
+
+def _stop_prepared(attempt: Attempt, actor: str) -> None:
+    """End an attempt that waits for its start, which then is refused. Raises OSError."""
+    _write_stop(attempt, actor, 0.0)
+    reason = f"stopped by {ending.sentence(actor)} before it was started"
+    end: Dict[str, object] = {"code": None, "time": time.time(), "reason": reason, "reaped": []}
+    files.write_json(os.path.join(attempt.dir, "exit.json"), end)
+    secret_file.remove(attempt.dir)
 
 
 def _write_stop(attempt: Attempt, actor: str, grace_seconds: float) -> None:
@@ -148,61 +164,6 @@ def _write_stop(attempt: Attempt, actor: str, grace_seconds: float) -> None:
 def adopt(attempt: Attempt) -> None:
     """Give an attempt whose supervisor was killed a new one. Raises RunError `not-started`."""
     _start_supervisor(attempt, "--adopt")
-
-
-def add_event(attempt: Attempt, name: str, actor: str, text: str) -> None:
-    """Add a line to the attempt's events. Where the disk is full the action goes on and the event is lost."""
-    event = {"time": time.time(), "name": name, "actor": actor[:MAX_ACTOR], "text": text}
-    try:
-        files.append_json_line(os.path.join(attempt.dir, "events.jsonl"), event)
-    except OSError:
-        pass
-
-
-def _started(run: str, attempt: int, command: launching.Command) -> Started:
-    return Started(
-        run, attempt, command.world_size, command.nproc_per_node, command.python, command.argv, command.env,
-        command.cwd,
-    )  # fmt: skip
-
-
-def _refuse_existing(home: str, spec: wire.LaunchSpec) -> None:
-    """Say so before an interpreter is asked for torch. Raises RunError."""
-    launching.check(spec)
-    if os.path.exists(paths.run_dir(home, spec.run)):
-        raise _exists(spec.run)
-
-
-def _exists(run: str) -> RunError:
-    return RunError(
-        "exists", f"there is a run {run!r} on this host already", "restart it, or choose another id"
-    )
-
-
-def _unwritable(error: OSError) -> RunError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return RunError(
-            "no-space", "no space is left on this host for a run", "remove old runs or other files"
-        )
-    return RunError(
-        "not-started", f"cannot write the run's folder: {error.strerror}", f"see {error.filename}"
-    )
-
-
-def create(home: str, spec: wire.LaunchSpec, number: int, command: launching.Command) -> Attempt:
-    """Claim the attempt's number and write all that its supervisor needs. Raises OSError."""
-    attempt = Attempt(home, spec.run, number)
-    files.make_dirs(paths.attempts_dir(home, spec.run))
-    files.make_dirs(paths.checkpoints_dir(home, spec.run))
-    os.mkdir(attempt.dir, 0o700)
-    shim = pkgutil.get_data(__package__ or "agent", "rank.py")
-    assert shim is not None, "the shim is part of every build"
-    files.write_bytes(os.path.join(attempt.dir, "rank.py"), shim)
-    files.write_json(
-        os.path.join(attempt.dir, "spec.json"), {**wire.to_json(spec), "resolved": command._asdict()}
-    )
-    os.utime(paths.runs_dir(home))  # tells every Registry
-    return attempt
 
 
 def _start_supervisor(attempt: Attempt, *options: str) -> None:
@@ -235,8 +196,11 @@ def _start_supervisor(attempt: Attempt, *options: str) -> None:
         word = os.read(shell.stdout.fileno(), 64) if ready else b""
     if word.startswith(b"ready") or options:
         return  # an adoption that fails finds another supervisor at work, or the end recorded
+    if _is_supervised(attempt):
+        return
     detail = ending.last_line(ending.launcher_tail(attempt.dir)) or "it said nothing"
     reason = f"the supervisor did not start: {detail}"
+    secret_file.remove(attempt.dir)
     if not os.path.exists(os.path.join(attempt.dir, "supervisor.json")):
         end: Dict[str, object] = {"code": None, "time": time.time(), "reason": reason, "reaped": []}
         try:
@@ -244,3 +208,11 @@ def _start_supervisor(attempt: Attempt, *options: str) -> None:
         except OSError:
             pass  # it is found out without that record, only later
     raise RunError("not-started", reason, f"see {os.path.join(attempt.dir, 'launcher.log')}")
+
+
+def _is_supervised(attempt: Attempt) -> bool:
+    """Whether another supervisor was faster than one of ours; it may not have said so yet."""
+    deadline = time.monotonic() + SIGN_SECONDS
+    while attempt.supervisor() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return attempt.supervisor() is not None

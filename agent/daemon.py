@@ -16,9 +16,23 @@ import signal
 import socket
 import sys
 import time
-from typing import Coroutine, Iterator, List, Optional, Set
+from typing import Coroutine, Iterator, List, Optional, Sequence, Set
 
-from . import actions, control, gpu, host, identity, instance, paths, requests, services, watch, wire
+from . import (
+    actions,
+    control,
+    gpu,
+    host,
+    identity,
+    instance,
+    paths,
+    prepare,
+    requests,
+    secret_file,
+    services,
+    watch,
+    wire,
+)
 from .attempt import Attempt
 from .cost import CostMeter
 from .viewer import Viewer
@@ -105,6 +119,7 @@ class Daemon:
         doer = actions.Actions(self.home, self._gpus, self._look)
         self._services = services.Services(self.home, self._watcher, doer, self._leaving.set)
         self._services.blobs.sweep()
+        self._begin(self._sweep())
         self._server = await loop.create_unix_server(lambda: Viewer(self), sock=_listen())
         self._socket_inode = os.stat(instance.SOCKET).st_ino
         log.info("daemon %s of build %.12s is ready", holder.release, holder.build)
@@ -146,8 +161,7 @@ class Daemon:
         now = time.monotonic()
         with self._boundary("sample"):
             self._take_sample(now)
-        for message in self._watcher.tick(self._gpus.status().gpus):
-            self._tell(message)
+        self._tell_all(self._watcher.tick(self._gpus.status().gpus))
         for attempt in self._watcher.orphans():
             log.warning("%s attempt %d has lost its supervisor", attempt.run, attempt.number)
             self._begin(self._adopt(attempt))
@@ -183,8 +197,20 @@ class Daemon:
     def _look(self) -> None:
         """Tell at once what has just been done to a run."""
         with self._boundary("look"):
-            for message in self._watcher.look():
-                self._tell(message)
+            self._tell_all(self._watcher.look())
+
+    def _tell_all(self, messages: Sequence[wire.Message]) -> None:
+        for message in messages:
+            if isinstance(message, wire.Run) and message.state in wire.END_STATES:
+                # Its supervisor has done so, if it had one and was not killed.
+                secret_file.remove(paths.attempt_dir(self.home, message.run, message.attempt))
+            self._tell(message)
+
+    async def _sweep(self) -> None:
+        """Remove what was left by attempts and preparations that nobody saw the end of."""
+        with self._boundary("sweep"):
+            await actions.in_thread(secret_file.sweep, self.home)
+            await actions.in_thread(prepare.sweep, self.home)
 
     async def _adopt(self, attempt: Attempt) -> None:
         with self._boundary("adoption"):

@@ -70,13 +70,13 @@ def exit_codes(log: str) -> dict[int, int]:
     return {int(match["rank"]): int(match["code"]) for match in _FAILURE.finditer(log)}
 
 
-def failures(attempt_dir: str, nproc: int, log: str) -> list[Failure]:
-    """The ranks that failed by themselves, the cause first. `log` is the end of launcher.log."""
+def failures(attempt_dir: str, ranks: range, log: str) -> list[Failure]:
+    """Those of `ranks` that failed by themselves, the cause first. `log` is the end of launcher.log."""
     found: dict[int, Failure] = {}
     for match in _FAILURE.finditer(log):
         rank, code, pid = int(match["rank"]), int(match["code"]), int(match["pid"])
         found[rank] = Failure(rank, code, pid, None)
-    for rank in range(nproc):
+    for rank in ranks:
         values = files.read_json(os.path.join(attempt_dir, f"rank{rank}", "exit.json")) or {}
         own_code, at = values.get("code"), values.get("time")
         if isinstance(own_code, int) and own_code != 0 and isinstance(at, (int, float)):
@@ -116,14 +116,15 @@ def signal_name(number: int) -> str:
 
 
 def reason_of_failure(
-    attempt_dir: str, nproc: int, code: int | None, launcher: str, out_of_memory: bool = False
+    attempt_dir: str, ranks: range, code: int | None, launcher: str, out_of_memory: bool = False
 ) -> str:
     """The sentence for an attempt whose launcher, named `launcher`, ended with `code` and not by our doing.
 
-    `code` None means that nobody saw how it ended; `out_of_memory` that the kernel killed something here.
+    `ranks` are the global ranks of this host. `code` None means that nobody saw how it ended;
+    `out_of_memory` that the kernel killed something here.
     """
     log = launcher_tail(attempt_dir)
-    causes = failures(attempt_dir, nproc, log)
+    causes = failures(attempt_dir, ranks, log)
     if code is not None and code < 0:
         killed = f"{launcher} was killed by {signal_name(-code)}"
         return killed + " (out of memory)" if out_of_memory and code == -signal.SIGKILL else killed
@@ -133,9 +134,7 @@ def reason_of_failure(
             text += f" ({len(causes) - 1} more {'rank' if len(causes) == 2 else 'ranks'} failed too)"
         return text
     how = f"{launcher} ended" if code is None else f"{launcher} exited with code {code}"
-    if not any(
-        os.path.exists(os.path.join(attempt_dir, f"rank{rank}", "rank.json")) for rank in range(nproc)
-    ):
+    if not any(os.path.exists(os.path.join(attempt_dir, f"rank{rank}", "rank.json")) for rank in ranks):
         how += " before any rank started"
     elif code is None:
         how += " while nobody watched"

@@ -11,9 +11,9 @@ import os
 import random
 import re
 import socket
-from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import environment, paths, probe, wire
+from . import environment, envs, nodes, paths, probe, ranks, wire
 from .cgroup import Cgroups
 from .errors import RunError
 
@@ -47,6 +47,10 @@ class Command(NamedTuple):
     port: int
     launcher: str
     """What people call it."""
+    torch: str = ""
+    cuda: Optional[str] = None
+    gpus: Tuple[int, ...] = ()
+    """Indices of the host's GPUs that its ranks use."""
 
 
 class Plan(NamedTuple):
@@ -60,6 +64,8 @@ class Plan(NamedTuple):
     port: int
     program: Tuple[str, ...]
     """The shim and what it becomes: the command line of a rank without its interpreter."""
+    placement: Optional[wire.Placement] = None
+    """Where the run's other hosts are; None when there are none."""
 
 
 class Launcher(NamedTuple):
@@ -71,31 +77,59 @@ class Launcher(NamedTuple):
 
 
 def resolve(
-    home: str, spec: wire.LaunchSpec, attempt: int, *, gpus: int = 0, cores: Optional[int] = None
+    home: str,
+    spec: wire.LaunchSpec,
+    attempt: int,
+    placement: Optional[wire.Placement] = None,
+    *,
+    gpus: Sequence[wire.GpuSample] = (),
+    cores: Optional[int] = None,
 ) -> Command:
     """Work out what to execute for attempt `attempt` of `spec` on this host.
 
-    `gpus` is how many GPUs this host has, `cores` how many cores it may use (None: find out). Blocks while
+    `gpus` are those that this host has, `cores` how many cores it may use (None: find out). Blocks while
     an interpreter is asked for torch, seconds at the first time. Raises RunError.
     """
     launcher = check(spec)
-    cwd = _folder(spec.cwd)
-    _check_target(spec, cwd)
-    code = [_code_folder(home, reference) for reference in spec.code]
-    interpreter = probe.resolve(home, spec.python, cwd)
+    cwd, cwd_now = _folders(home, spec)
+    _check_target(spec, cwd_now)
+    code = [_code_folder(home, reference.sha256, reference.name) for reference in spec.code]
+    if spec.env_setup is None:
+        interpreter = probe.resolve(home, spec.python, cwd_now)
+    else:
+        interpreter = envs.resolve(home, spec.python, cwd_now, spec.env_setup)
     cores = usable_cores() if cores is None else cores
-    nproc = spec.nproc_per_node or gpus or max(2, cores)
+    nproc = spec.nproc_per_node or len(gpus) or max(2, cores)
+    if placement is not None:
+        nodes.check(placement, nproc)
+        if len(placement.nodes) == 1:
+            placement = None
+    port = free_port() if placement is None else placement.rendezvous_port
     attempt_dir = paths.attempt_dir(home, spec.run, attempt)
     kind = "script" if spec.target_kind == "script" else "module"
     target = os.path.expanduser(spec.target) if kind == "script" else spec.target
     shim = os.path.join(attempt_dir, "rank.py")
-    plan = Plan(spec, interpreter, attempt, attempt_dir, nproc, free_port(), (shim, kind, target, *spec.args))
+    program = (shim, kind, target, *spec.args)
+    plan = Plan(spec, interpreter, attempt, attempt_dir, nproc, port, program, placement)
     env = _base_env(plan, cores, code)
     env.update(launcher.env(plan))
     env.update({name: value for name, value in spec.env.items() if name != "PYTHONPATH"})
     env.update(_encamp_env(home, plan))
-    argv = tuple(launcher.argv(plan))
-    return Command(argv, env, cwd, interpreter.path, nproc, nproc, plan.port, launcher.name)
+    visible = {**environment.inherited(), **env}.get("CUDA_VISIBLE_DEVICES")
+    used = {ranks.gpu_index(local_rank, visible, gpus) for local_rank in range(nproc)}
+    return Command(
+        argv=tuple(launcher.argv(plan)),
+        env=env,
+        cwd=cwd,
+        python=interpreter.path,
+        nproc_per_node=nproc,
+        world_size=nproc * (1 if placement is None else len(placement.nodes)),
+        port=port,
+        launcher=launcher.name,
+        torch=interpreter.torch or "",
+        cuda=interpreter.cuda,
+        gpus=tuple(sorted(index for index in used if index is not None)),
+    )
 
 
 # --- launchers ---------------------------------------------------------------------------------------------
@@ -103,16 +137,22 @@ def resolve(
 
 def torchrun_argv(plan: Plan) -> List[str]:
     """One node of torchrun. It never restarts by itself: we do, with a new port and id each time."""
+    if plan.placement is None:
+        rendezvous = [
+            "--rdzv-backend", "c10d",
+            "--rdzv-endpoint", f"127.0.0.1:{plan.port}",
+            "--rdzv-id", f"{plan.spec.run}-{plan.attempt}",
+            "--rdzv-conf", "is_host=1",
+            "--local-addr", "127.0.0.1",
+        ]  # fmt: skip
+    else:
+        rendezvous = nodes.torchrun_argv(plan.placement)
     return [
         plan.interpreter.path, "-m", "torch.distributed.run",
-        "--nnodes", "1",
+        "--nnodes", str(1 if plan.placement is None else len(plan.placement.nodes)),
         "--nproc-per-node", str(plan.nproc),
         "--max-restarts", "0",
-        "--rdzv-backend", "c10d",
-        "--rdzv-endpoint", f"127.0.0.1:{plan.port}",
-        "--rdzv-id", f"{plan.spec.run}-{plan.attempt}",
-        "--rdzv-conf", "is_host=1",
-        "--local-addr", "127.0.0.1",
+        *rendezvous,
         "--log-dir", os.path.join(plan.attempt_dir, "torchrun"),
         *plan.program,
     ]  # fmt: skip
@@ -128,6 +168,8 @@ def torchrun_env(plan: Plan) -> Dict[str, str]:
         ),
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
     }
+    if plan.placement is not None:
+        env.update(nodes.interface_env(plan.placement))
     if _release(plan.interpreter.torch or "") >= (2, 10):
         env.update(TORCH_FR_BUFFER_SIZE=entries, TORCH_FR_DUMP_TEMP_FILE=dump)
     else:  # newer ones warn that these names are deprecated
@@ -165,11 +207,8 @@ def check(spec: wire.LaunchSpec) -> Launcher:
         raise _bad("nproc_per_node", spec.nproc_per_node, f"1 to {MAX_NPROC}, or 0 for auto")
     if not 0 <= spec.stop_grace_seconds <= MAX_GRACE_SECONDS:
         raise _bad("stop_grace_seconds", spec.stop_grace_seconds, f"0 to {MAX_GRACE_SECONDS:.0f}")
-    for name in spec.env:
-        if not name or "=" in name:
-            raise _bad("env", name, "names of variables")
-        if name.startswith("ENCAMP_"):
-            raise _bad("env", name, "variables whose names do not begin with ENCAMP_")
+    check_names("env", spec.env)
+    check_names("secrets", spec.secret_sources)
     variables = [f"{name}={value}" for name, value in spec.env.items()]
     words = [spec.target, spec.cwd, spec.python, *spec.args, *variables]
     sizes = [len(os.fsencode(word)) for word in words]
@@ -178,12 +217,35 @@ def check(spec: wire.LaunchSpec) -> Launcher:
     return launcher
 
 
+def check_names(field: str, names: Iterable[str]) -> None:
+    """Check the names of variables. Raises RunError `bad-spec`."""
+    for name in names:
+        if not name or "=" in name or "\0" in name:
+            raise _bad(field, name, "names of variables")
+        if name.startswith("ENCAMP_"):
+            raise _bad(field, name, "variables whose names do not begin with ENCAMP_")
+
+
 def _bad(field: str, value: object, allowed: str) -> RunError:
     return RunError("bad-spec", f"{field} = {value!r} is not possible", f"allowed: {allowed}")
 
 
-def _folder(cwd: str) -> str:
-    path = os.path.normpath(os.path.join(os.path.expanduser("~"), os.path.expanduser(cwd)))
+def _folders(home: str, spec: wire.LaunchSpec) -> Tuple[str, str]:
+    """The working directory, and where its files are now: the copy of a project is made later."""
+    cwd = os.path.expanduser(spec.cwd)
+    if spec.project is None:
+        path = _folder(os.path.normpath(os.path.join(os.path.expanduser("~"), cwd)))
+        return path, path
+    copy = paths.run_code_dir(home, spec.run)
+    stored = copy
+    if not os.path.isdir(copy):
+        stored = _code_folder(home, spec.project.sha256, spec.project.name)
+    path = os.path.normpath(os.path.join(copy, cwd))
+    inside = path == copy or path.startswith(copy + "/")
+    return path, _folder(stored + path[len(copy) :] if inside else path)
+
+
+def _folder(path: str) -> str:
     if not os.path.isdir(path):
         raise RunError("no-cwd", f"there is no folder {path} on this host", "see cwd in the profile")
     if not os.access(path, os.X_OK):
@@ -202,12 +264,10 @@ def _check_target(spec: wire.LaunchSpec, cwd: str) -> None:
             raise RunError("no-script", f"{path} cannot be read", "see its permissions")
 
 
-def _code_folder(home: str, reference: wire.CodeRef) -> str:
-    folder = paths.code_dir(home, reference.sha256)
-    if not _SHA256.match(reference.sha256) or not os.path.isdir(folder):
-        raise RunError(
-            "no-code", f"the code {reference.name!r} is not on this host", "it has to be sent there first"
-        )
+def _code_folder(home: str, sha256: str, name: str) -> str:
+    folder = paths.code_dir(home, sha256)
+    if not _SHA256.match(sha256) or not os.path.isdir(folder):
+        raise RunError("no-code", f"the code {name!r} is not on this host", "it has to be sent there first")
     return folder
 
 

@@ -94,7 +94,7 @@ async def log_search(services: Services, viewer: Viewer, params: LogSearch) -> R
 def _stream(services: Services, params: Stream) -> Tuple[str, Attempt]:
     attempt = attempt_of(services, params.run, params.attempt)
     path = os.path.join(attempt.dir, f"{params.stream}.log")
-    possible = {"launcher", *(f"rank{rank}" for rank in range(attempt.nproc()))}
+    possible = {"launcher", *(f"rank{rank}" for rank in attempt.expected())}
     if params.stream not in possible and not (wire.STREAM.match(params.stream) and os.path.exists(path)):
         raise RunError(
             "no-stream", f"{params.run} has no log {params.stream[:40]!r} in attempt {params.attempt}"

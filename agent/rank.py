@@ -83,6 +83,32 @@ def record_start() -> "Recorder | None":
     return recorder
 
 
+def take_secrets() -> None:
+    """Put the run's secrets into the environment, and not before: /proc shows what it began with.
+
+    The file holds one JSON object of strings without any space, see `secret_file.py`.
+    """
+    attempt_dir = os.environ.get("ENCAMP_ATTEMPT_DIR", "")
+    if not attempt_dir:
+        return
+    try:
+        with open(os.path.join(attempt_dir, "secrets.json"), "rb") as file:
+            text = file.read().decode("ascii")
+        from _json import scanstring  # the module json may be the program's
+
+        if "_json" not in LOADED:
+            sys.modules.pop("_json", None)
+        at = 1
+        while text[at : at + 1] == '"':
+            name, at = scanstring(text, at + 1)
+            os.environ[name], at = scanstring(text, at + 2)
+            at += 1
+    except FileNotFoundError:
+        pass  # most runs have none
+    except (OSError, ImportError, ValueError) as error:
+        sys.stderr.write(f"encamp: the secrets of this run cannot be read: {type(error).__name__}\n")
+
+
 class Recorder:
     """What is written about this rank while it runs and when it ends, all of it into its folder."""
 
@@ -406,6 +432,7 @@ def print_without_us() -> None:
 
 if __name__ == "__main__":
     _recorder = record_start()
+    take_secrets()
     _kind, _target, *_arguments = sys.argv[1:]
     hide_us(_kind)
     enter_main()

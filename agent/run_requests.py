@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from typing import List, Optional
+from typing import Dict, List, Optional
 
-from . import control, files, paths, progress, runs, watch, wire
+from . import files, paths, progress, runs, watch, wire
 from .actions import in_thread
 from .attempt import Attempt
+from .prepare import Order, Started
 from .services import RESULT_BYTES, Methods, OneRun, Result, Services, attempt_of, newest_that_fit
 from .viewer import Viewer
 
@@ -27,6 +28,8 @@ class Launch:
     spec: wire.LaunchSpec
     actor: str
     dry_run: bool = False
+    secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    forced: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +38,8 @@ class Restart:
 
     run: str
     actor: str
+    secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
+    forced: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +64,16 @@ class ProgressOf:
 async def launch_run(services: Services, viewer: Viewer, params: Launch) -> Result:
     """Start a run; answers when its launcher has been started."""
     del viewer
-    return _started(await services.actions.launch(params.spec, params.actor, params.dry_run))
+    order = Order(params.spec, params.actor, secrets=params.secrets, forced=params.forced)
+    if params.dry_run:
+        return as_result(await services.actions.plan(order))
+    return as_result(await services.actions.launch(order))
 
 
 async def restart_run(services: Services, viewer: Viewer, params: Restart) -> Result:
     """Stop the current attempt if it lives, wait until it is gone, start the next one."""
     del viewer
-    return _started(await services.actions.restart(params.run, params.actor))
+    return as_result(await services.actions.restart(params.run, params.actor, params.secrets, params.forced))
 
 
 async def stop_run(services: Services, viewer: Viewer, params: Stop) -> Result:
@@ -75,7 +83,7 @@ async def stop_run(services: Services, viewer: Viewer, params: Stop) -> Result:
     return {"state": attempt.condition().state, "reaped": attempt.reaped()}
 
 
-def _started(started: control.Started) -> Result:
+def as_result(started: Started) -> Result:
     """What was started; arguments and variables that do not fit into a line are left out."""
     result = dict(started._asdict())
     for name in ("env", "argv"):

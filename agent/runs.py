@@ -50,6 +50,7 @@ def describe_attempt(home: str, attempt: Attempt) -> Optional[wire.Run]:
     resolved, condition = attempt.resolved(), attempt.condition()
     created = (files.read_json(paths.run_file(home, attempt.run)) or {}).get("created")
     argv, world = resolved.get("argv"), resolved.get("world_size")
+    placement, project = attempt.placement(), spec.project
     return wire.Run(
         run=attempt.run,
         name=spec.name,
@@ -67,6 +68,9 @@ def describe_attempt(home: str, attempt: Attempt) -> Optional[wire.Run]:
         command=tuple(str(word) for word in argv) if isinstance(argv, list) else (),
         cwd=str(resolved.get("cwd") or spec.cwd),
         exit_code=condition.exit_code,
+        nodes=() if placement is None else placement.nodes,
+        node_rank=0 if placement is None else placement.node_rank,
+        code="" if project is None else f"{project.name} {project.sha256[:10]} {project.revision}".rstrip(),
     )
 
 
@@ -76,7 +80,7 @@ def describe_attempt(home: str, attempt: Attempt) -> Optional[wire.Run]:
 class Registry:
     """All runs of this host, for somebody who looks every second: what has ended is not looked at again.
 
-    A new attempt changes the time of the folder of all runs (see `control.py`), so a look at a thousand ended
+    A new attempt changes the time of the folder of all runs (see `prepare.py`), so a look at a thousand ended
     runs is one `stat`.
     """
 

@@ -41,6 +41,14 @@ KILL_SECONDS = 30.0
 COLLECT_SECONDS = 2.0
 """How long the launcher's exit code is waited for when it had to be killed."""
 
+CONFIRM_SECONDS = 40.0
+"""How long a run on several hosts may take to be confirmed by whoever launched it, or to have a rank here.
+
+Ranks begin only when all hosts are there, so one that is there shows as well that none was forgotten."""
+
+CALLED_OFF_GRACE_SECONDS = 5.0
+"""How long a launcher that waits for other hosts in vain may take after SIGTERM."""
+
 RETRY_SECONDS = 5.0
 """Pause before the end is recorded again on a disk that is full."""
 
@@ -89,7 +97,16 @@ class Supervisor:
         self._env = {str(k): str(v) for k, v in _table(resolved.get("env")).items()}
         self._cwd = str(resolved.get("cwd") or "/")
         self._launcher_name = str(resolved.get("launcher") or "the launcher")
-        self._nproc = _int(resolved.get("nproc_per_node")) or 1
+        nproc = _int(resolved.get("nproc_per_node")) or 1
+        placement = _table(spec.get("placement"))
+        first = (_int(placement.get("node_rank")) or 0) * nproc
+        self._ranks = range(first, first + nproc)
+        """The global ranks of this host."""
+        nodes = placement.get("nodes")
+        self._others = isinstance(nodes, list) and len(nodes) > 1
+        self._confirm_by: float | None = None
+        """`time.monotonic()` at which it must be sure that the other hosts were started as well."""
+        self._called_off = False
         self._default_grace = _number(spec.get("stop_grace_seconds"), 30.0)
         self._tree = reap.Tree(attempt_dir, self._env, os.getpid())
         self._launcher = (0, 0)
@@ -123,6 +140,9 @@ class Supervisor:
             "oom_kills": self._oom_kills,
         }
         files.write_json(path, values)
+        if self._others:
+            passed = max(0.0, time.time() - _number(values["started"], 0.0))
+            self._confirm_by = time.monotonic() + max(0.0, CONFIRM_SECONDS - passed)
         for name in ("stop.json", "exit.json"):  # a full disk must not keep a run from ending
             if not os.path.exists(self._path(name)):
                 files.reserve(self._path(name))
@@ -183,11 +203,27 @@ class Supervisor:
     def _wait_for_launcher(self) -> None:
         pause = FOREVER if self._ours else ADOPTED_LOOK_SECONDS
         while self._launcher_lives():
+            if self._confirm_by is not None and time.monotonic() >= self._confirm_by:
+                self._confirm_by = None
+                if not self._confirmed():
+                    self._call_off()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._killed.update(self._tree.members())
                 self._kill_all(dict(self._killed))
                 return
             self._pause(pause)
+
+    def _confirmed(self) -> bool:
+        """Whether the other hosts were started too, as far as can be told from here."""
+        if os.path.exists(self._path("confirmed.json")):
+            return True
+        return any(os.path.exists(self._path(f"rank{rank}", "rank.json")) for rank in self._ranks)
+
+    def _call_off(self) -> None:
+        """End a launcher that waits for hosts of which nobody knows whether they will ever come."""
+        self._called_off = True
+        self._shorten_grace(CALLED_OFF_GRACE_SECONDS)
+        reap.send({self._launcher[0]: self._launcher[1]}, signal.SIGTERM)
 
     def _end_leftovers(self) -> None:
         """End what outlived the launcher: first by waiting, then by asking, then by force."""
@@ -227,17 +263,21 @@ class Supervisor:
         """Begin a stop, or shorten the one that has begun."""
         stop = files.read_json(self._path("stop.json")) or {}
         grace = max(0.0, _number(stop.get("grace_seconds"), self._default_grace))
-        kill_at = time.monotonic() + grace
-        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+        self._shorten_grace(grace)
         if not self._told and self._launcher_lives():
             reap.send({self._launcher[0]: self._launcher[1]}, signal.SIGTERM)
             reap.send(self._tree.members(), signal.SIGCONT)  # a stopped rank could not act on it
         self._told = True
 
+    def _shorten_grace(self, seconds: float) -> None:
+        kill_at = time.monotonic() + seconds
+        self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
+
     def _pause(self, seconds: float) -> None:
-        """Sleep until a signal comes, a stop's grace is over or the time is up, and act on what came."""
-        if self._kill_at is not None:
-            seconds = min(seconds, max(0.0, self._kill_at - time.monotonic()))
+        """Sleep until a signal comes, one of our times has come or is up, and act on what came."""
+        for until in (self._kill_at, self._confirm_by):
+            if until is not None:
+                seconds = min(seconds, max(0.0, until - time.monotonic()))
         got = signal.sigtimedwait(WATCHED, seconds)
         if got is not None and got.si_signo == signal.SIGTERM:
             self._begin_stop()
@@ -264,6 +304,7 @@ class Supervisor:
         left = self._tree.members()
         reason = self._reason(stop, left)
         self._record_ranks()
+        self._remove_secrets()
         reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
         values = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
         name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
@@ -282,11 +323,19 @@ class Supervisor:
             time.sleep(RETRY_SECONDS)
         files.drop_reserve(self._path("stop.json"))
 
+    def _remove_secrets(self) -> None:
+        for name in os.listdir(self._dir):
+            if name.startswith("secrets.json"):
+                try:
+                    os.unlink(self._path(name))
+                except OSError:
+                    pass  # gone already; otherwise the daemon tries again at its start
+
     def _record_ranks(self) -> None:
         """Say for ranks that could not do so themselves, because they were killed, how they ended."""
         for rank, code in ending.exit_codes(ending.launcher_tail(self._dir)).items():
             path = self._path(f"rank{rank}", "exit.json")
-            if rank < self._nproc and not os.path.exists(path):
+            if rank in self._ranks and not os.path.exists(path):
                 try:
                     files.write_json(path, {"code": code, "time": time.time()})
                 except OSError:
@@ -294,7 +343,7 @@ class Supervisor:
 
     def _code_from_ranks(self) -> int | None:
         """0 when every rank says that it ended well; else nobody knows how the launcher ended."""
-        for rank in range(self._nproc):
+        for rank in self._ranks:
             values = files.read_json(self._path(f"rank{rank}", "exit.json")) or {}
             if values.get("code") != 0:
                 return None
@@ -310,6 +359,8 @@ class Supervisor:
             if self._killed:
                 grace = _number(stop.get("grace_seconds"), self._default_grace)
                 parts.append(f"{_count(self._killed)} did not end within {grace:g} s and had to be killed")
+        elif self._called_off:
+            parts.append("the other hosts were not started: the encamp that launched it was lost")
         else:
             if self._told:
                 parts.append("the supervisor was told to end (SIGTERM): is the host shutting down?")
@@ -317,7 +368,7 @@ class Supervisor:
             out_of_memory = kills is not None and self._oom_kills is not None and kills > self._oom_kills
             parts.append(
                 ending.reason_of_failure(
-                    self._dir, self._nproc, self._code, self._launcher_name, out_of_memory
+                    self._dir, self._ranks, self._code, self._launcher_name, out_of_memory
                 )
             )
             if self._ended:

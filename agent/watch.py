@@ -112,6 +112,9 @@ class Watcher:
                 del self._told[name]
                 self._ranks.pop(name, None)
                 messages.append(wire.Removed(name))
+        for key in [key for key in self._events if not os.path.isdir(self.attempt(*key).dir)]:
+            del self._events[key]  # removed: another attempt may get its number
+            self._events_until.pop(key, None)
         for key in list(self._events):
             messages.extend(self._new_events(key))
         return messages
@@ -134,7 +137,9 @@ class Watcher:
 
     def _sampler(self, attempt: Attempt) -> ranks.RankSampler:
         key = (attempt.run, attempt.number)
-        return ranks.RankSampler(attempt.dir, *key, attempt.nproc(), resume=key in self._older_than_us)
+        expected = attempt.expected()
+        resume = key in self._older_than_us
+        return ranks.RankSampler(attempt.dir, *key, len(expected), first_rank=expected.start, resume=resume)
 
     def _new_events(self, key: Key) -> List[wire.Event]:
         records, self._events[key] = files.read_json_lines(self._events_file(key), self._events[key])

@@ -6,14 +6,35 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from waiting import wait_until
 
-from agent import control, files, instance, paths, process, reap, wire
+from agent import control, files, instance, paths, prepare, process, reap, wire
 from agent.attempt import Attempt, Condition
 from agent.launch import Command
 
 SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+def order(spec: wire.LaunchSpec, actor: str = "ann", **more: Any) -> prepare.Order:
+    """What a viewer asks for."""
+    return prepare.Order(spec, actor, **more)
+
+
+def launch(home: str, spec: wire.LaunchSpec, actor: str = "ann", **more: Any) -> prepare.Started:
+    """Launch as the daemon does, on a host without GPUs."""
+    return control.launch(home, order(spec, actor, **more), prepare.Hardware())
+
+
+def restart(home: str, run: str, actor: str) -> prepare.Started:
+    """Start the next attempt as the daemon does."""
+    return control.launch(home, control.next_order(home, run, actor), prepare.Hardware())
+
+
+def plan(home: str, spec: wire.LaunchSpec) -> prepare.Started:
+    """What a launch would start."""
+    return prepare.plan(home, order(spec), prepare.Hardware())
 
 
 class Lab:
@@ -47,7 +68,7 @@ class Lab:
             "ENCAMP_ATTEMPT_DIR": folder,
         }
         command = Command(argv, env, spec.cwd, self.python, nproc, nproc, 1, "torchrun")
-        attempt = control.create(self.home, spec, 1, command)
+        attempt = prepare.create(self.home, spec, 1, command)
         self.attempts.append(attempt)
         return attempt
 

@@ -37,7 +37,8 @@ def spec(**changes: object) -> wire.LaunchSpec:
 
 
 def resolve(home: str, given: wire.LaunchSpec, **host: int) -> launch.Command:
-    return launch.resolve(home, given, 3, **{"gpus": 0, "cores": 8, **host})
+    gpus = [wire.GpuSample(index, f"GPU-{index}", "H100", "ok") for index in range(host.get("gpus", 0))]
+    return launch.resolve(home, given, 3, gpus=gpus, cores=host.get("cores", 8))
 
 
 def refused(home: str, given: wire.LaunchSpec) -> RunError:

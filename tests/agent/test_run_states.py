@@ -13,12 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attempts import Lab, ended, events, log
+from attempts import Lab, ended, events, launch, log, plan, restart
 from waiting import wait_until
 
-from agent import control, files, paths, process, runs, wire
+from agent import control, files, paths, prepare, process, runs, wire
 from agent.attempt import Attempt
 from agent.errors import RunError
+from agent.launch import Command
 
 
 class Host(Lab):
@@ -26,7 +27,7 @@ class Host(Lab):
 
     def launch(self, run: str, *words: str, nproc: int = 2, grace: float = 20.0) -> Attempt:
         spec = dataclasses.replace(self.spec(run, *words, nproc=nproc, grace=grace), python=self.python)
-        started = control.launch(self.home, spec, "ann@laptop")
+        started = launch(self.home, spec, "ann@laptop")
         assert started.run == run
         return self.watch(run)
 
@@ -53,7 +54,9 @@ def any_host(python: str, home: str, tmp_path: Path, fake_torch: Path) -> Iterat
 def run_of(host: Host, run: str) -> wire.Run:
     found = runs.describe(host.home, run)
     assert found is not None
-    return wire.from_json(wire.Run, wire.to_json(found) | {"command": list(found.command)})
+    told = wire.decode(wire.encode(found))
+    assert told == found
+    return found
 
 
 # --- launching ---------------------------------------------------------------------------------------------
@@ -83,14 +86,14 @@ def test_a_run_is_launched_under_any_python_and_read_back(any_host: Host) -> Non
 
 def test_a_plan_is_what_a_launch_then_starts_and_writes_nothing(host: Host) -> None:
     spec = dataclasses.replace(host.spec("gpt-1", "say=x"), python=host.python)
-    plan = control.plan(host.home, spec)
+    planned = plan(host.home, spec)
     assert not Path(paths.runs_dir(host.home)).exists()
-    started = control.launch(host.home, spec, "ann")
+    started = launch(host.home, spec, "ann")
     host.watch("gpt-1")
-    ports = [word for word in (*plan.argv, *started.argv) if word.startswith("127.0.0.1:")]
+    ports = [word for word in (*planned.argv, *started.argv) if word.startswith("127.0.0.1:")]
     assert len(ports) == 2
-    same = [started.argv[plan.argv.index(word)] if word in ports else word for word in plan.argv]
-    assert plan._replace(argv=tuple(same)) == started
+    same = [started.argv[planned.argv.index(word)] if word in ports else word for word in planned.argv]
+    assert planned._replace(argv=tuple(same), port=started.port) == started
 
 
 def test_what_ranks_are_given_is_what_was_said(host: Host) -> None:
@@ -105,8 +108,8 @@ def test_what_ranks_are_given_is_what_was_said(host: Host) -> None:
 def test_a_run_is_launched_once(host: Host) -> None:
     host.launch("gpt-1", "say=x")
     for action in (
-        lambda spec: control.launch(host.home, spec, "ben"),
-        lambda spec: control.plan(host.home, spec),
+        lambda spec: launch(host.home, spec, "ben"),
+        lambda spec: plan(host.home, spec),
     ):
         with pytest.raises(RunError) as refusal:
             action(host.spec("gpt-1"))
@@ -116,7 +119,7 @@ def test_a_run_is_launched_once(host: Host) -> None:
 def test_what_cannot_be_launched_leaves_nothing_behind(host: Host) -> None:
     spec = dataclasses.replace(host.spec("gpt-1"), target="/nowhere/train.py", python=host.python)
     with pytest.raises(RunError) as refusal:
-        control.launch(host.home, spec, "ann")
+        launch(host.home, spec, "ann")
     assert refusal.value.code == "no-script"
     assert runs.describe(host.home, "gpt-1") is None
 
@@ -126,10 +129,10 @@ def test_a_full_disk_is_said_and_leaves_nothing_behind(host: Host, monkeypatch: 
         raise OSError(28, "No space left on device", path)
 
     spec = dataclasses.replace(host.spec("gpt-1"), python=host.python)
-    control.plan(host.home, spec)  # the interpreter is known from here on
+    plan(host.home, spec)  # the interpreter is known from here on
     monkeypatch.setattr(files, "write_bytes", full)
     with pytest.raises(RunError) as refusal:
-        control.launch(host.home, spec, "ann")
+        launch(host.home, spec, "ann")
     assert refusal.value.code == "no-space"
     assert not Path(paths.run_dir(host.home, "gpt-1")).exists()
 
@@ -164,7 +167,7 @@ def test_the_supervisor_is_nobody_s_child(host: Host) -> None:
 def test_a_restart_is_the_next_attempt_with_the_same_spec(host: Host) -> None:
     first = host.launch("gpt-1", "say=x", nproc=1)
     ended(first)
-    started = control.restart(host.home, "gpt-1", "ben")
+    started = restart(host.home, "gpt-1", "ben")
     second = host.watch("gpt-1")
     assert (started.attempt, second.number, started.nproc_per_node) == (2, 2, 1)
     ended(second)
@@ -179,13 +182,13 @@ def test_a_restart_is_the_next_attempt_with_the_same_spec(host: Host) -> None:
 def test_a_living_attempt_is_not_restarted(host: Host) -> None:
     host.launch("gpt-1", "forever")
     with pytest.raises(RunError) as refusal:
-        control.restart(host.home, "gpt-1", "ben")
+        restart(host.home, "gpt-1", "ben")
     assert refusal.value.code == "busy"
 
 
 @pytest.mark.parametrize("run", ["other", "../x", "", "A", "x" * 200])
 def test_runs_that_do_not_exist_are_said_so(host: Host, run: str) -> None:
-    for action in (control.restart, control.stop):
+    for action in (restart, control.stop):
         with pytest.raises(RunError) as refusal:
             action(host.home, run, "ann")
         assert refusal.value.code == "no-run"
@@ -323,8 +326,8 @@ def test_the_registry_lists_runs_newest_first_and_sees_every_change(lab: Lab) ->
     assert registry.runs()[0].state == "finished"
     spec = old.launch_spec()
     assert spec is not None
-    command = control.launching.Command(("x",), {}, "/", "x", 1, 1, 1, "torchrun")
-    control.create(lab.home, spec, 2, command)
+    command = Command(("x",), {}, "/", "x", 1, 1, 1, "torchrun")
+    prepare.create(lab.home, spec, 2, command)
     assert {run.run: run.attempt for run in registry.runs()}[old.run] == 2
 
 

@@ -482,7 +482,7 @@ def test_the_cause_is_found_among_the_failures(
     for rank, at in times.items():
         (tmp_path / f"rank{rank}").mkdir()
         files.write_json(str(tmp_path / f"rank{rank}" / "exit.json"), {"code": 1, "time": at})
-    assert ending.reason_of_failure(str(tmp_path), 2, 1, "torchrun") == expected
+    assert ending.reason_of_failure(str(tmp_path), range(2), 1, "torchrun") == expected
 
 
 def test_a_reason_is_one_bounded_line_that_is_safe_to_show(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_a_reason_is_one_bounded_line_that_is_safe_to_show(tmp_path: Path) -> No
     files.write_json(str(tmp_path / "rank0" / "exit.json"), {"code": 1, "time": start})
     error = {"type": "Error", "message": "\x1b]0;title\x07" + "y" * 10_000 + "\nsecond line", "traceback": ""}
     files.write_json(str(tmp_path / "rank0" / "error.json"), error)
-    reason = ending.reason_of_failure(str(tmp_path), 1, 1, "torchrun")
+    reason = ending.reason_of_failure(str(tmp_path), range(1), 1, "torchrun")
     assert reason.startswith("rank 0 exited with code 1: Error: ]0;title")
     assert reason.isprintable()
     assert len(reason) < 400

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from attempts import SCRIPTS, Lab, ended, log
+from attempts import SCRIPTS, Lab, ended, launch, log
 from waiting import wait_until
 
 from agent import control, files, process, runs
@@ -32,7 +32,7 @@ class Host(Lab):
             self.spec("real-1", *words, nproc=nproc, grace=grace),
             target=str(SCRIPTS / "train.py"), python=sys.executable,
         )  # fmt: skip
-        control.launch(self.home, spec, "ann")
+        launch(self.home, spec, "ann")
         attempt = runs.current(self.home, "real-1")
         self.attempts.append(attempt)
         return attempt
