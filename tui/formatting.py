@@ -307,6 +307,11 @@ def plural(number_of: int, noun: str) -> str:
     return f"{count(number_of)} {noun}" + ("" if number_of == 1 else "s")
 
 
+def span_of(first: int, last: int, noun: str = "rank") -> str:
+    """`rank 3`, `ranks 0–7`."""
+    return f"{noun} {first}" if first == last else f"{noun}s {first}–{last}"
+
+
 def listed(names: Sequence[str], most: int = 4) -> str:
     """`a`, `a and b`, `a, b and c`; of more than `most` the first ones and how many more."""
     if len(names) > most:

@@ -11,11 +11,14 @@ from agent import wire
 
 from . import formatting as fmt
 from .fleet.run_watch import CONSEQUENCES
-from .fleet.store import HostView, Link, RankView, RunView
+from .fleet.store import HostView, Link, NodeView, RankView, RunView
 from .formatting import Mark
 
 SETTINGS = ("precision", "micro-batch", "accumulation", "learning-rate", "sequence-length")
 """Flags of the built-in trainer that are worth a place in the header."""
+
+HEADLINE_HOSTS = 40
+"""Names of a run's hosts that take more cells than these are counted instead."""
 
 LAUNCHER = -1
 """Stands for the launcher of node rank 0 where ranks are counted; -2 for that of node rank 1, and so on."""
@@ -68,13 +71,13 @@ def headline(run: RunView) -> list[str]:
         micro = f"batch {flags['micro-batch']}"
         parts.append(f"{micro} × {flags['accumulation']}" if flags.get("accumulation", "1") != "1" else micro)
     parts += [value for name, value in flags.items() if name == "precision"]
-    return [
-        *parts,
-        " ".join(run.hosts),
-        fmt.plural(info.world_size, "rank"),
-        info.strategy,
-        f"attempt {info.attempt}",
-    ]
+    hosts = " ".join(run.hosts)
+    if len(hosts) > HEADLINE_HOSTS:
+        hosts = fmt.plural(len(run.hosts), "host")
+    ranks, attempt = fmt.plural(info.world_size, "rank"), f"attempt {info.attempt}"
+    if len(run.hosts) > 1:
+        return [*parts, info.strategy, ranks, hosts, attempt]
+    return [*parts, hosts, ranks, info.strategy, attempt]
 
 
 def elapsed(run: RunView) -> float:
@@ -116,6 +119,56 @@ def state_sentence(run: RunView, now: float) -> tuple[Mark, str, str, str]:
     return mark, ended + code, what, f"l logs   {restart}"
 
 
+def host_lines(run: RunView, now: float) -> list[tuple[str, Mark, str]]:
+    """(host, its state, more about it) of all hosts of a run on several, unless all are equally well.
+
+    Hosts on which an older attempt still lives come last.
+    """
+    told = run.reason
+    heard = {node.info.node_rank: _part_line(host, node, now, told) for host, node in run.parts}
+    states = {mark.word for _, mark, _ in heard.values()}
+    alike = len(states) == 1 and not run.absent and not states & {"failed", "unreachable"}
+    if not run.leftovers and (len(run.hosts) == 1 or alike):
+        return []
+    absent = (_absent_line(run, node, view) for node, view in run.absent)
+    lines = [heard[rank] if rank in heard else next(absent) for rank in range(len(run.hosts))]
+    for host, node in run.older:
+        if node.live:
+            mark = Mark("▲", f"attempt {node.info.attempt}", fmt.TROUBLE)
+            lines.append((host.name, mark, "ranks of this older attempt still live there: S stops them"))
+    return lines
+
+
+def _part_line(host: HostView, node: NodeView, now: float, told: str) -> tuple[str, Mark, str]:
+    mark = fmt.run_mark(host.run_state(node))
+    steps = [] if node.step is None else [f"step {fmt.count(node.step)}"]
+    if node.live and host.link is not Link.LIVE:
+        if mark.word != "unreachable":
+            mark = Mark("◐", host.link.value, fmt.DEGRADED)
+        if host.sample is not None:
+            steps.append(f"last seen {fmt.span(now - host.received)} ago")
+        return host.name, mark, " · ".join([*steps, *([host.message] if host.message else [])])
+    if not node.live and node.info.ended is not None:
+        steps.insert(0, fmt.clock(node.info.ended - host.clock_offset))
+    reason = node.info.reason
+    if reason and reason not in told:  # the run's own sentence says it already
+        steps.append(reason)
+    return host.name, mark, " · ".join(steps)
+
+
+def _absent_line(run: RunView, node: wire.Node, view: HostView | None) -> tuple[str, Mark, str]:
+    if view is None:
+        return node.name, Mark("?", "unknown", fmt.NOT_KNOWN), "it is not among your hosts: a adds one"
+    if not view.ready:
+        word = "not heard of" if view.link is Link.IDLE else view.link.value
+        return view.name, Mark("?", word, fmt.NOT_KNOWN), view.message
+    if view.host_id != node.host_id:
+        return view.name, Mark("✕", "replaced", fmt.TROUBLE), "another machine answers at its address"
+    if run.state in ("starting", "running"):
+        return view.name, Mark("◌", "starting", fmt.STARTING), ""
+    return view.name, Mark("✕", "forgotten", fmt.TROUBLE), "it knows nothing of this attempt"
+
+
 def unasked(run: RunView) -> list[HostView]:
     """Hosts of the run that cannot be asked now although something of it may live there."""
     heard = [host for host, node in run.parts if node.live and host.link is not Link.LIVE]
@@ -123,20 +176,17 @@ def unasked(run: RunView) -> list[HostView]:
 
 
 def _last_known(run: RunView, silent: Sequence[HostView], now: float) -> str:
-    """What is known of a run whose hosts cannot all be asked."""
+    """What is known of a run whose hosts cannot all be asked; of several there is a line each besides."""
     names = fmt.listed([host.name for host in silent]) or run.host.name
-    parts = [(host, node) for host, node in run.parts if host in silent]
-    text = f"{names} cannot be asked"
-    if parts:
-        host, node = parts[0]
-        seen = now - node.received if host.sample is None else now - host.received
-        step = run.step if len(run.parts) == 1 else node.step
-        text += f"; {fmt.span(seen)} ago " + ("it" if len(run.hosts) > 1 else "the run")
-        text += f" was {node.info.state}" + ("" if step is None else f" at step {fmt.count(step)}")
-    others = [host.name for host, node in run.parts if node.live and host not in silent]
-    if others:
-        return f"{text}. {fmt.listed(others)}: {_going(run)}."
-    return f"{text}. It goes on without us."
+    if len(run.hosts) > 1:
+        return f"{names} cannot be asked; ranks may go on there."
+    host, node = run.parts[0]
+    seen = now - node.received if host.sample is None else now - host.received
+    step = "" if run.step is None else f" at step {fmt.count(run.step)}"
+    return (
+        f"{names} cannot be asked; {fmt.span(seen)} ago the run was {node.info.state}{step}. "
+        "It goes on without us."
+    )
 
 
 def _going(run: RunView) -> str:

@@ -9,7 +9,9 @@ import dataclasses
 import math
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from agent import wire
 from tui.fleet.store import Link, Store
@@ -79,6 +81,9 @@ class Feed:
         exit_code: int | None = None,
         ended: float | None = None,
         strategy: str = "ddp",
+        nodes: tuple[wire.Node, ...] = (),
+        node_rank: int = 0,
+        code: str = "",
     ) -> wire.Run:
         started = started or self.time
         info = wire.Run(
@@ -92,7 +97,7 @@ class Feed:
             created=started,
             started=started,
             ended=ended,
-            world_size=ranks,
+            world_size=ranks * max(1, len(nodes)),
             nproc_per_node=ranks,
             python="/opt/conda/bin/python",
             command=(
@@ -108,10 +113,22 @@ class Feed:
             ),
             cwd="/root/work",
             exit_code=exit_code,
+            nodes=nodes,
+            node_rank=node_rank,
+            code=code,
         )
         self.hosts[host].runs[name] = info
         self.store.apply(host, info)
         return info
+
+    def group(self, hosts: Sequence[str], name: str = "gpt", **options: Any) -> None:
+        """A run with so many `ranks` on each of these hosts; options as for `run`."""
+        nodes = tuple(
+            wire.Node(host, f"{self.hosts[host].seed:032x}", f"10.0.0.{n + 1}", "eth0")
+            for n, host in enumerate(hosts)
+        )
+        for node_rank, host in enumerate(hosts):
+            self.run(host, name, nodes=nodes, node_rank=node_rank, **options)
 
     def change_run(self, host: str, name: str, **changes: object) -> None:
         info = dataclasses.replace(self.hosts[host].runs[name], **changes)  # type: ignore[arg-type]
@@ -145,7 +162,8 @@ class Feed:
             if info.state in wire.LIVE_STATES and info.state != "starting":
                 self.store.apply(host.name, ranks(host, info, self.tick, self.time))
                 record = progress(host, self.tick, self.time)
-                self.store.apply(host.name, wire.Progress(info.run, info.attempt, 0, (record,)))
+                first = info.node_rank * info.nproc_per_node
+                self.store.apply(host.name, wire.Progress(info.run, info.attempt, first, (record,)))
 
 
 def hello(host: FakeHost, now: float) -> wire.Hello:
@@ -201,11 +219,11 @@ def sample(host: FakeHost, tick: int, now: float) -> wire.Sample:
 
 def ranks(host: FakeHost, info: wire.Run, tick: int, now: float) -> wire.Ranks:
     samples = []
-    for number in range(info.world_size):
+    for number in range(info.nproc_per_node):
         seed = host.seed * 64 + number
         samples.append(
             wire.RankSample(
-                rank=number,
+                rank=info.node_rank * info.nproc_per_node + number,
                 local_rank=number,
                 state="running",
                 pid=48_000 + number,
@@ -297,6 +315,29 @@ def troubled(*, seconds: int = 120) -> Feed:
     )
     for _ in range(3):
         store.count_bad_message("hetzner-1")
+    return feed
+
+
+def two_by_four(*, seconds: int = 120) -> Feed:
+    """A run with four ranks on each of two hosts, and a third host that is idle."""
+    feed = Feed()
+    for name in ("vast-a", "vast-b"):
+        feed.add(FakeHost(name, gpus=4))
+    feed.add(FakeHost("spare", gpus=4, busy=False))
+    code = "nanogpt 3f2c1a9b40 (3f2c1a9 with changes)"
+    feed.group(["vast-a", "vast-b"], "gpt-0412", ranks=4, code=code)
+    feed.advance(seconds)
+    return feed
+
+
+def three_by_eight(*, seconds: int = 120) -> Feed:
+    """A run with eight ranks on each of three hosts."""
+    feed = Feed()
+    names = ["runpod-1", "runpod-2", "runpod-3"]
+    for name in names:
+        feed.add(FakeHost(name, model="NVIDIA H100 80GB HBM3"))
+    feed.group(names, "llama-ft", ranks=8, strategy="fsdp")
+    feed.advance(seconds)
     return feed
 
 

@@ -9,6 +9,7 @@ import asyncio
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +17,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_fleet import FakeFleet
-from feed import FakeHost, Feed, cpu_demo, large, small, troubled
+from feed import FakeHost, Feed, cpu_demo, large, small, three_by_eight, troubled, two_by_four
 from textual.pilot import Pilot
 
 from tui.app import EncampApp
 from tui.fleet.hosts import Host
+from tui.fleet.store import Link
 from tui.widgets.host_table import HostTable, Row
 
 Act = Callable[[EncampApp, Pilot[None]], Awaitable[None]]
@@ -50,6 +52,27 @@ def failed() -> Feed:
     feed = small()
     reason = "rank 3 (GPU 3) ended with exit code 1: RuntimeError: CUDA out of memory."
     feed.end_run("vast-a", "gpt-0412", "failed", {3: 1}, reason=reason, exit_code=1)
+    return feed
+
+
+def node_unreachable() -> Feed:
+    feed = two_by_four()
+    feed.store.hosts["vast-b"].received -= 40
+    feed.store.set_link("vast-b", Link.UNREACHABLE, "No route to host.", retry_at=time.monotonic() + 8)
+    return feed
+
+
+def node_failed() -> Feed:
+    feed = three_by_eight()
+    reason = "rank 11 (GPU 3) ended with exit code 1: RuntimeError: CUDA out of memory."
+    feed.end_run("runpod-2", "llama-ft", "failed", {11: 1}, reason=reason, exit_code=1)
+    return feed
+
+
+def leftover() -> Feed:
+    feed = two_by_four()
+    feed.change_run("vast-a", "gpt-0412", attempt=2, nodes=(), world_size=4)
+    feed.advance(20)
     return feed
 
 
@@ -87,6 +110,18 @@ PICTURES = {
     "run-64-ranks": Picture(ranks_64, (120, 40), run="wide"),
     "run-failed": Picture(failed, run="gpt-0412"),
     "run-light": Picture(small, theme="encamp-light", run="gpt-0412"),
+    "group": Picture(two_by_four, (140, 40), run="gpt-0412"),
+    "group-80x24": Picture(two_by_four, (80, 24), run="gpt-0412"),
+    "group-200x50": Picture(three_by_eight, (200, 50), run="llama-ft"),
+    "group-unreachable": Picture(node_unreachable, (120, 30), run="gpt-0412"),
+    "group-unreachable-80x24": Picture(node_unreachable, (80, 24), run="gpt-0412"),
+    "group-failed": Picture(node_failed, (140, 40), run="llama-ft"),
+    "group-failed-80x24": Picture(node_failed, (80, 24), run="llama-ft"),
+    "group-leftover": Picture(leftover, (120, 36), run="gpt-0412"),
+    "group-fleet": Picture(two_by_four, (120, 24), ("space",)),
+    "group-fleet-80x24": Picture(two_by_four, (80, 24), ("space",)),
+    "group-runs": Picture(node_unreachable, keys=("R",)),
+    "group-logs": Picture(two_by_four, (120, 30), ("5", "l"), run="gpt-0412"),
     "logs": Picture(small, (120, 30), ("l",), run="gpt-0412"),
     "runs": Picture(troubled, keys=("R",)),
     "launch": Picture(small, (100, 36), ("n",)),

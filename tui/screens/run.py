@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
+from .. import facts as host_facts_of
 from .. import formatting as fmt
 from .. import run_facts
 from ..fleet.store import RunView
@@ -24,6 +25,11 @@ from .base import BaseScreen
 UTILIZATION_SECONDS = 300.0
 """How much of the past the utilisation graph shows."""
 
+
+HostLine = tuple[str, fmt.Mark, str]
+
+TALL = 32
+"""Lines of a terminal on which there is room for more than what is needed."""
 
 NO_RANK = 1 << 30
 """No row of the ranks."""
@@ -68,7 +74,7 @@ class RunScreen(BaseScreen):
         ),
     ]
 
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012 - as the base class has it
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL, "-tall")]  # noqa: RUF012 - as the base class has it
 
     def __init__(self, run_id: str, rank: int | None = None) -> None:
         super().__init__()
@@ -176,16 +182,44 @@ class RunScreen(BaseScreen):
         indent = " " * len(head)
         width = max(20, self.size.width - len(head) - 1)
         lines: list[list[Piece]] = []
-        for index, text in enumerate(run_facts.wrapped(what, width, 3) or [""]):
+        hosts = self._host_lines(run, now)
+        most = 2 if hosts and self.size.height < TALL else 3
+        for index, text in enumerate(run_facts.wrapped(what, width, most) or [""]):
             lines.append(
                 [
                     (head, mark.tone) if index == 0 else (indent, ""),
                     (text, "" if mark.tone == fmt.GOOD else "strong"),
                 ]
             )
-        if keys:
+        if keys and (not hosts or self.size.height >= TALL):
             lines.append([(indent, ""), (keys, "quiet")])
+        lines += hosts
+        if run.info.code and self.size.height >= TALL:
+            lines.append([(" code  ", "quiet"), (run.info.code, "")])
         self.query_one("#banner", Lines).show(lines)
+
+    def _host_lines(self, run: RunView, now: float) -> list[list[Piece]]:
+        """A line a host where they do not all say the same; those in trouble first where not all fit."""
+        said = run_facts.host_lines(run, now)
+        if self.size.height < TALL:
+            said = _together(said)
+        most = max(3, self.size.height // 6)
+        left_out = ""
+        if len(said) > most:
+            said.sort(key=lambda line: host_facts_of.severity(line[1]))
+            left_out = f" and {len(said) - most + 1} more hosts"
+            said = said[: most - 1]
+        names = max((len(name) for name, _, _ in said), default=0)
+        words = max((len(mark.word) for _, mark, _ in said), default=0)
+        lines: list[list[Piece]] = [
+            [
+                (f"   {name:<{names}}  ", ""),
+                (f"{mark.glyph} {mark.word:<{words}}", mark.tone),
+                (f"   {more}", "quiet"),
+            ]
+            for name, mark, more in said
+        ]
+        return [*lines, [(f"  {left_out}", "quiet")]] if left_out else lines
 
     def _show_graphs(self, run: RunView) -> None:
         revision = (run.info.attempt, run.revision)
@@ -220,7 +254,7 @@ class RunScreen(BaseScreen):
             self.ranks.select(self._wanted)
             self._wanted, self._chosen_for_user = None, NO_RANK
         elif self._chosen_for_user in (None, self.rank):
-            failed = run_facts.culprits(run) if not run.live else []
+            failed = run_facts.culprits(run) if run.state == "failed" else []
             self._chosen_for_user = min(failed or run.ranks, default=run_facts.LAUNCHER)
             self.ranks.select(self._chosen_for_user)
 
@@ -300,3 +334,12 @@ class RunScreen(BaseScreen):
     def action_rank(self, rank: int) -> None:
         """Select a rank by its number."""
         self.ranks.select(rank)
+
+
+def _together(lines: Sequence[HostLine]) -> list[HostLine]:
+    """Hosts in the same state on one line, where there is little room; what the first one adds is kept."""
+    found: dict[str, HostLine] = {}
+    for name, mark, more in lines:
+        same = found.get(mark.word)
+        found[mark.word] = (name, mark, more) if same is None else (f"{same[0]} {name}", mark, same[2])
+    return list(found.values())

@@ -9,7 +9,7 @@ from itertools import islice
 from .. import formatting as fmt
 from .. import plotting
 from ..facts import HostFacts, gpu_stale_seconds
-from ..fleet.store import HostView, Link, Series
+from ..fleet.store import HostView, Link, NodeView, Series
 from .columns import Cell, Column, Slot, fit, width_of
 
 COLUMNS = (
@@ -74,6 +74,25 @@ def cpu_cells(host: HostView, slots: Sequence[Slot]) -> dict[str, Cell]:
         "rank": (cores, "quiet"),
         "history": (_dots(host.cpu, width_of(slots, "history")), "util"),
     }
+
+
+def node_words(node: NodeView) -> str:
+    """Which part of a run on several hosts a host has: `node 1 of 2`; empty for a run on one."""
+    info = node.info
+    return f"node {info.node_rank + 1} of {len(info.nodes)}" if len(info.nodes) > 1 else ""
+
+
+def parts_of_runs(host: HostView) -> list[str]:
+    """What the host has of live runs on several hosts, a sentence each."""
+    said = []
+    for node in host.runs.values():
+        info = node.info
+        if node.live and len(info.nodes) > 1:
+            first = info.node_rank * info.nproc_per_node
+            ranks = fmt.span_of(first, first + info.nproc_per_node - 1)
+            others = [other.name for rank, other in enumerate(info.nodes) if rank != info.node_rank]
+            said.append(f"{node_words(node)} of {node.id}: {ranks}, with {fmt.listed(others)}")
+    return said
 
 
 def detail(host: HostView) -> str:

@@ -13,7 +13,7 @@ from textual.binding import Binding, BindingType
 from .. import facts as host_facts_of
 from .. import formatting as fmt
 from ..facts import HostFacts
-from ..fleet.store import HostView, Link, Store
+from ..fleet.store import HostView, Link, NodeView, Store
 from . import host_details
 from .columns import Cell, Column, line, width_of
 from .table import EDGE, Table, matches
@@ -24,7 +24,7 @@ class Row(NamedTuple):
     """A row of the fleet: a host, or something of a host that is opened up."""
 
     host: str
-    part: Literal["host", "note", "gpu", "cpu", "detail"] = "host"
+    part: Literal["host", "note", "node", "gpu", "cpu", "detail"] = "host"
     number: int = 0
     """Which of several: the index of a GPU, the number of a note."""
 
@@ -125,6 +125,7 @@ class HostTable(Table[Row]):
     def _host_parts(self, host: HostView) -> list[Row]:
         notes = host_details.notes(host, self.facts(host))
         rows = [Row(host.name, "note", number) for number in range(len(notes))]
+        rows += [Row(host.name, "node", number) for number in range(len(host_details.parts_of_runs(host)))]
         if host.sample is not None:
             rows += [Row(host.name, "gpu", gpu.index) for gpu in host.sample.gpu.gpus]
             rows.append(Row(host.name, "cpu"))
@@ -141,7 +142,7 @@ class HostTable(Table[Row]):
         """What fits: names, state and utilisation stay to the last."""
         hosts = self.store.hosts.values()
         names = max((len(host.name) for host in hosts), default=4)
-        runs = max((len(facts.run.id) for host in hosts if (facts := self.facts(host)).run), default=3)
+        runs = max((_run_length(facts.run) for host in hosts if (facts := self.facts(host)).run), default=3)
         most = max((facts.gpus.number_of for host in hosts if (facts := self.facts(host)).gpus), default=0)
         return [
             Column("mark", "", 1, keep=20, gap=0),
@@ -187,6 +188,9 @@ class HostTable(Table[Row]):
         if key.part == "note":
             notes = host_details.notes(host, facts)
             return self._sentence(notes[key.number] if key.number < len(notes) else "", "")
+        if key.part == "node":
+            nodes = host_details.parts_of_runs(host)
+            return self._sentence(nodes[key.number] if key.number < len(nodes) else "", "")
         if key.part == "detail":
             return self._sentence(host_details.detail(host), "quiet")
         return self._host_pieces(host, facts, stale)
@@ -253,11 +257,12 @@ class HostTable(Table[Row]):
         if facts.run is None or facts.run_mark is None:
             return (fmt.NONE, "quiet")
         more = f" +{facts.live_runs - 1}" if facts.live_runs > 1 else ""
+        share = _share_of(facts.run)
         if facts.run.live:
             glyph = "" if facts.run_mark.word == "running" else facts.run_mark.glyph + " "
-            return [(glyph, facts.run_mark.tone), (facts.run.id, ""), (more, "quiet")]
+            return [(glyph, facts.run_mark.tone), (facts.run.id, ""), (share + more, "quiet")]
         tone = facts.run_mark.tone if facts.run_mark.word == "failed" else "quiet"
-        return [(facts.run_mark.glyph + " ", tone), (facts.run.id, "quiet")]
+        return [(facts.run_mark.glyph + " ", tone), (facts.run.id + share, "quiet")]
 
     def _width_of(self, key: str) -> int:
         return width_of(self.slots, key)
@@ -310,6 +315,16 @@ class HostTable(Table[Row]):
             return 1.0, host.name
         value = gpus.utilization if order == "utilization" else gpus.memory_used
         return -(value or 0.0), host.name
+
+
+def _share_of(node: NodeView) -> str:
+    """`1/2` for the first of two hosts of a run; nothing for a run on one host."""
+    nodes = len(node.info.nodes)
+    return f" {node.info.node_rank + 1}/{nodes}" if nodes > 1 else ""
+
+
+def _run_length(node: NodeView | None) -> int:
+    return len(node.id + _share_of(node)) if node is not None else 0
 
 
 def _bars(each: Sequence[float | None], width: int, tone: str) -> Cell:

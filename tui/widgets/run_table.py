@@ -50,7 +50,7 @@ class RunTable(Table[str]):
             Column("mark", "", 1, keep=20, gap=0),
             Column("run", "RUN", max(8, min(20, longest)), keep=19, widest=min(48, longest), gap=1),
             Column("state", "STATE", 11, keep=18),
-            Column("hosts", "HOSTS", max(5, min(12, hosts)), keep=14, widest=min(40, hosts)),
+            Column("hosts", "HOSTS", max(5, min(16, hosts)), keep=14, widest=min(40, hosts)),
             Column("strategy", "STRATEGY", 8, keep=3),
             Column("ranks", "RANKS", 5, right=True, keep=12),
             Column("attempt", "ATTEMPT", 7, right=True, keep=5),
