@@ -47,6 +47,10 @@ def main(arguments):
         from . import env_build
 
         return env_build.main(rest)
+    if name == "receive-code":
+        from . import receive
+
+        return receive.main(rest)
     if name == "version":
         from . import instance, version
 

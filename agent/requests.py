@@ -15,6 +15,7 @@ from . import (
     node_requests,
     probe,
     run_requests,
+    tree_requests,
     wire,
 )
 from .actions import in_thread
@@ -78,6 +79,7 @@ METHODS: Methods = {
     **node_requests.METHODS,
     **log_requests.METHODS,
     **file_requests.METHODS,
+    **tree_requests.METHODS,
     **check_requests.METHODS,
     **network_requests.METHODS,
     **env_requests.METHODS,

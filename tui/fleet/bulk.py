@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
-import shlex
 from collections import deque
 
+from .agent_command import NOISE_BYTES, start_command
 from .errors import HostError, RequestRefused, Unreachable
 from .patience import within
 from .sanitize import printable
@@ -20,14 +19,8 @@ PIECE = 1024 * 1024
 HEAD_BYTES = 1024
 """Read at once where a head is expected; of what follows exactly the rest is, which saves copies."""
 
-START_SECONDS = 20.0
-"""How long the command may take to begin."""
-
 SILENCE_SECONDS = 60.0
 """How long a piece may let wait for its next byte."""
-
-NOISE_BYTES = 256 * 1024
-"""What a login shell may print before the command begins."""
 
 
 class Bulk:
@@ -43,28 +36,7 @@ class Bulk:
     @classmethod
     async def open(cls, session: Session) -> Bulk:
         """Start the command. Raises HostError: Unreachable, or when the host runs only one at a time."""
-        hello = session.view.hello
-        if hello is None:
-            raise Unreachable(f"{session.name} is not connected.")
-        nonce = secrets.token_hex(16)
-        agent = f"{hello.home}/agent/{hello.build}.pyz"
-        command = shlex.join([hello.python, agent, "send", nonce, hello.home])
-        channel = await session.open_bulk(command)
-        mark = nonce.encode() + b"\n"
-        start = b""
-        try:
-            while mark not in start:
-                data = await within(START_SECONDS, channel.read(HEAD_BYTES))
-                start += data
-                if not data or len(start) > NOISE_BYTES:
-                    raise HostError(f"{session.name} does not start the command that sends files.")
-        except TimeoutError:
-            await channel.close()
-            raise Unreachable(f"{session.name} did not start to send within {START_SECONDS:.0f} s.") from None
-        except BaseException:
-            await channel.close()
-            raise
-        return cls(channel, start.partition(mark)[2])
+        return cls(*await start_command(session, "send"))
 
     @property
     def broken(self) -> bool:
