@@ -1,20 +1,19 @@
-"""What commands need to reach hosts: the inventory, the sessions, and the run that a word means."""
+"""What commands need to reach hosts: the inventory, the sessions, and live connections with some hosts."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from ..fleet import memory
-from ..fleet.errors import HostError, UsageError
+from ..fleet.errors import UsageError
 from ..fleet.fleet import Fleet
 from ..fleet.hosts import Host
-from ..fleet.run_watch import NoSuchRun
+from ..fleet.parallel import everywhere
 from ..fleet.session import Session
-from ..fleet.store import RunView, Store
+from ..fleet.store import Store
 from .hosts import inventory
 from .prompts import prompts
 
@@ -31,6 +30,19 @@ def known_hosts(names: Iterable[str] = ()) -> list[Host]:
             "There are no hosts yet.", 'Add one: encamp hosts add "ssh -p 20544 root@203.0.113.7"'
         )
     return hosts
+
+
+def host_names(given: Sequence[str]) -> list[str]:
+    """The hosts that `--on a,b --on c` means, in this order. Raises UsageError when one is named twice."""
+    names = [name.strip() for value in given for name in value.split(",")]
+    if not all(names):
+        raise UsageError(
+            f"--on {','.join(given)} names an empty host.", "Write them like this: --on vast-a,vast-b"
+        )
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name} is named twice with --on.", "A run has one part on each host.")
+    return names
 
 
 def quiet_logging() -> None:
@@ -64,68 +76,15 @@ async def open_host(args: argparse.Namespace, name: str) -> AsyncIterator[Sessio
 
 
 @asynccontextmanager
-async def open_run(args: argparse.Namespace) -> AsyncIterator[tuple[Session, RunView]]:
-    """The run that `args.run` means and a live session with its host."""
-    async with open_fleet(args, known_hosts([args.on] if args.on else ())) as fleet:
-        yield await find_run(fleet, args.run)
+async def open_hosts(args: argparse.Namespace, names: Sequence[str]) -> AsyncIterator[list[Session]]:
+    """Live sessions with these hosts. Raises HostsFailed naming those that cannot be reached."""
+    async with open_fleet(args, known_hosts(names)) as fleet:
+        if len(names) == 1:
+            await fleet.session(names[0]).connected(CONNECT_SECONDS, patient=False)
+        else:
 
+            async def connect(session: Session) -> None:
+                await session.connected(CONNECT_SECONDS, patient=False)
 
-async def find_run(fleet: Fleet, word: str) -> tuple[Session, RunView]:
-    """The run of that id, or the only one whose id begins so, on the hosts of `fleet`.
-
-    Does not wait for slow hosts once the whole id was found. Raises UsageError when `word` is ambiguous,
-    NoSuchRun when no host has it, HostError when it may be on one that does not answer.
-    """
-    if not word:  # every run begins so: a script whose variable is empty must not stop what it finds
-        raise UsageError("The name of the run is empty.", "See: encamp status")
-    attempts = {
-        asyncio.ensure_future(session.connected(CONNECT_SECONDS, patient=False)): session
-        for session in fleet.sessions()
-    }
-    failures: dict[str, HostError] = {}
-    pending = set(attempts)
-    try:
-        while pending:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            for attempt in done:
-                session = attempts[attempt]
-                error = attempt.exception()
-                if isinstance(error, HostError):
-                    failures[session.name] = error
-                elif error is not None:
-                    raise error
-                elif word in session.view.runs:
-                    return session, session.view.runs[word]
-    finally:
-        for attempt in pending:
-            attempt.cancel()
-    return _by_prefix(fleet, word, failures)
-
-
-def _by_prefix(fleet: Fleet, word: str, failures: dict[str, HostError]) -> tuple[Session, RunView]:
-    found = [
-        (session, run)
-        for session in fleet.sessions()
-        if session.live
-        for run in session.view.runs.values()
-        if run.id.startswith(word)
-    ]
-    if len({run.id for _, run in found}) == 1:
-        return found[0]  # more than one host has it when two names stand for one machine
-    if found:
-        newest = sorted(found, key=lambda pair: pair[1].info.started, reverse=True)
-        names = ", ".join(run.id for _, run in newest[:5]) + (", ..." if len(newest) > 5 else "")
-        raise UsageError(f"{word} can be {len(found)} runs: {names}.", "Give more of its id.")
-    for name, error in failures.items():
-        memory.recall(fleet.store, name)
-        for run in fleet.store.hosts[name].runs:
-            if run.startswith(word):
-                raise HostError(f"{run} is on {name}: {error.message}", error.hint, retryable=error.retryable)
-    if failures:
-        reasons = "; ".join(f"{name}: {error.message}" for name, error in failures.items())
-        raise HostError(
-            f"No host that answers has a run {word}. Not all do: {reasons}",
-            next(iter(failures.values())).hint,
-            retryable=True,
-        )
-    raise NoSuchRun(f"There is no run {word}.", "See: encamp status")
+            (await everywhere(fleet.sessions(), connect)).results()
+        yield fleet.sessions()

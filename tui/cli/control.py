@@ -20,8 +20,9 @@ def register(commands: Commands) -> None:
         commands,
         "stop",
         stop,
-        summary="stop a run: all its processes, on all ranks",
-        details="The ranks get SIGTERM, and what is left after the grace, orphans included, is killed.",
+        summary="stop a run: all its processes, on all of its hosts",
+        details="The ranks get SIGTERM, and what is left after the grace, orphans included, is killed. Exits "
+        "with 3 when one of its hosts could not be asked.",
         examples=["encamp stop gpt-tiny-k3f9x", "encamp stop gpt --grace 5 --json"],
         connects=True,
     )
@@ -37,11 +38,23 @@ def register(commands: Commands) -> None:
         "restart",
         restart,
         summary="stop a run if it lives, and start it again as its next attempt",
-        details="A training task goes on from its last checkpoint.",
-        examples=["encamp restart gpt-tiny-k3f9x", "encamp restart gpt --json"],
+        details="A training task goes on from its last checkpoint. On several hosts the next attempt starts "
+        "on all of them or on none.",
+        examples=[
+            "encamp restart gpt-tiny-k3f9x",
+            "encamp restart gpt --without vast-b      go on without a host, on fewer ranks",
+        ],
         connects=True,
     )
     parser.add_run(restart_parser)
+    restart_parser.add_argument(
+        "--without",
+        metavar="HOST",
+        action="append",
+        default=[],
+        help="leave out this host of the run; may be given more than once",
+    )
+    parser.add_force(restart_parser)
     wait_parser = parser.add(
         commands,
         "wait",
@@ -78,66 +91,110 @@ def register(commands: Commands) -> None:
 
 
 async def stop(args: argparse.Namespace) -> int:
-    """Stop a run and say what became of it."""
-    from ..fleet import runs
-    from .connection import open_run
+    """Stop a run on all of its hosts and say what became of it."""
+    from ..fleet import group_stop, runs
+    from .find_run import open_run
+    from .host_progress import HostProgress
 
-    async with open_run(args) as (session, run):
-        result = await runs.stop(session, run.id, runs.actor(), args.grace)
+    async with open_run(args) as found:
+        several = len(found.members) > 1
+        progress = HostProgress(quiet=not several)
+        try:
+            stopped = await group_stop.stop(
+                found.members, found.leftovers, found.id, runs.actor(), args.grace, progress.show
+            )
+        finally:
+            progress.end()
+    if not several and stopped.failed:
+        raise next(iter(stopped.failed.values()))
     if args.json:
-        output.print_json({"run": run.id, "attempt": run.info.attempt, "host": session.name, **result})
+        output.print_json(
+            {
+                "run": found.id,
+                "attempt": found.run.attempt,
+                "host": None if several else next(iter(stopped.hosts)),
+                "state": stopped.state,
+                "reaped": [pid for part in stopped.hosts.values() for pid in part.reaped],
+                "hosts": [
+                    {"name": name, "state": part.state, "reaped": part.reaped}
+                    for name, part in stopped.hosts.items()
+                ],
+                "not_asked": [
+                    {"name": name, "message": error.message, "hint": error.hint}
+                    for name, error in stopped.failed.items()
+                ],
+            }
+        )
     else:
-        ended = len(result["reaped"])
-        more = f", {ended} processes had to be ended one by one" if ended else ""
-        print(output.clean(f"{run.id}: {result['state']}{more}"))
+        more = f", {stopped.reaped} processes had to be ended one by one" if stopped.reaped else ""
+        print(output.clean(f"{found.id}: {stopped.state}{more}"))
+    if stopped.failed:
+        error = group_stop.complaint(found.id, stopped)
+        output.print_error(error, as_json=False)
+        return error.exit_code
     return 0
 
 
 async def restart(args: argparse.Namespace) -> int:
-    """Start the next attempt of a run and wait until its ranks have started."""
-    from ..fleet import run_watch, runs
-    from .connection import open_run
+    """Start the next attempt of a run on all of its hosts and wait until its ranks have started."""
+    from ..lifetime import Signalled, until_signal
 
-    async with open_run(args) as (session, run):
-        result = await runs.restart(session, run.id, runs.actor())
-        await run_watch.started(session, result.run, result.attempt)
+    try:
+        return await until_signal(_restart(args))
+    except Signalled as end:
+        return end.exit_code
+
+
+async def _restart(args: argparse.Namespace) -> int:
+    from ..fleet import group_restart, runs
+    from .find_run import open_run
+    from .host_progress import HostProgress
+    from .launch_output import print_launched
+
+    async with open_run(args) as found:
+        progress = HostProgress(quiet=args.json or len(found.members) == 1)
+        try:
+            launched = await group_restart.restart(
+                found.members,
+                found.leftovers,
+                found.id,
+                runs.actor(),
+                without=args.without,
+                forced=args.force or "",
+                progress=progress.show,
+            )
+        finally:
+            progress.end()
     if args.json:
-        output.print_json(
-            {
-                "run": result.run,
-                "attempt": result.attempt,
-                "hosts": [session.name],
-                "world_size": result.world_size,
-            }
-        )
+        print_launched(launched, as_json=True)
     else:
-        print(f"{result.run}: attempt {result.attempt} runs, world size {result.world_size}")
+        print(f"{found.id}: attempt {launched.attempt} runs, world size {launched.world_size}")
     return 0
 
 
 async def wait(args: argparse.Namespace) -> int:
     """Wait for a run and say where it stands."""
-    from agent.wire import END_STATES
+    from ..fleet import group_watch
+    from .find_run import open_run
 
-    from ..fleet import run_watch
-    from .connection import open_run
-
-    wanted = END_STATES if args.state == ENDED else (args.state,)
-    async with open_run(args) as (session, found):
-        run = await run_watch.wait(session, found.id, wanted, timeout=args.timeout)
-        state = session.view.run_state(run)
-    info = run.info
-    reached = state in wanted and not (args.state == ENDED and state == "failed")
+    wanted = () if args.state == ENDED else (args.state,)
+    async with open_run(args) as found:
+        run = await group_watch.wait(
+            found.fleet.store, found.fleet.sessions(), found.id, wanted, timeout=args.timeout
+        )
+        state, reason = run.standing()
+        attempt, exit_code = run.attempt, run.exit_code
+    reached = state in wanted or (args.state == ENDED and state != "failed")
     if args.json:
         output.print_json(
             {
-                "run": info.run,
-                "attempt": info.attempt,
+                "run": run.id,
+                "attempt": attempt,
                 "state": state,
-                "reason": info.reason,
-                "exit_code": info.exit_code,
+                "reason": reason,
+                "exit_code": exit_code,
             }
         )
     else:
-        print(output.clean(f"{info.run}: {state}" + (f": {info.reason}" if info.reason else "")))
+        print(output.clean(f"{run.id}: {state}" + (f": {reason}" if reason else "")))
     return 0 if reached else 1

@@ -21,7 +21,8 @@ def register(commands: Commands) -> None:
         summary="fetch a file or folder of a run from its host",
         details="Every file is verified by its SHA-256. After an interruption the same command goes on where "
         "it stopped. Links that lead out of the run's folder, devices and names that cannot be shown are "
-        "left out and named; the exit code is then 1.",
+        "left out and named; the exit code is then 1. Of a run on several hosts it comes from the first that "
+        "has it; --on names another.",
         examples=[
             "encamp get gpt-tiny-k3f9x checkpoints/step-100",
             "encamp get gpt checkpoints ./from-vast",

@@ -9,9 +9,12 @@ from pathlib import Path
 
 from .. import formatting as fmt
 from ..fleet.download import Download, Progress
-from ..fleet.host_files import HostFiles, clean_path
+from ..fleet.errors import EncampError, RequestRefused, UsageError
+from ..fleet.host_files import HostFile, HostFiles, Skipped, clean_path
 from . import output
-from .connection import open_run
+from .find_run import Found, open_run
+
+Listing = tuple[list[HostFile], list[Skipped], bool]
 
 SHOW_SECONDS = 0.2
 """How often the line with the progress is drawn."""
@@ -20,9 +23,8 @@ SHOW_SECONDS = 0.2
 async def run(args: argparse.Namespace) -> int:
     """Find out what there is, fetch it, and print what came."""
     path = clean_path(args.path)
-    async with open_run(args) as (session, found):
-        host = HostFiles(session, found.id)
-        files, skipped, is_folder = await host.find(path)
+    async with open_run(args) as found:
+        host, (files, skipped, is_folder) = await find(found, path, args.on)
         root = destination(Path(args.dest), found.id if path == "." else path.rpartition("/")[2])
         meter = Meter(enabled=sys.stderr.isatty())
         start = time.monotonic()
@@ -41,7 +43,7 @@ async def run(args: argparse.Namespace) -> int:
         output.print_json(
             {
                 "run": found.id,
-                "host": session.name,
+                "host": host.session.name,
                 "path": path,
                 "dest": str(root),
                 "bytes": download.progress.total,
@@ -65,9 +67,38 @@ async def run(args: argparse.Namespace) -> int:
             output.clean(
                 f"{root}: {fmt.plural(len(fetched), 'file')}, {fmt.size(download.progress.total)}"
                 + (f", {kept} of them were here already" if kept else "")
+                + (f", from {host.session.name}" if len(found.members) > 1 else "")
             )
         )
     return 1 if skipped else 0
+
+
+async def find(found: Found, path: str, on: str | None) -> tuple[HostFiles, Listing]:
+    """The files on the first of the run's hosts that has them, or on the one called `on`.
+
+    Raises RequestRefused when none has them, as the first one puts it, and why hosts could not be asked.
+    """
+    wanted = [member for member in found.members if on in (None, member.name)]
+    refusals: list[EncampError] = [member.problem for member in wanted if member.problem is not None]
+    empty: tuple[HostFiles, Listing] | None = None
+    for session in (member.session for member in wanted if member.problem is None):
+        assert session is not None, "a member without a problem has a session"
+        host = HostFiles(session, found.id)
+        try:
+            listing = await host.find(path)
+        except RequestRefused as error:
+            if error.code != "no-file":
+                raise
+            refusals.append(error)
+        else:
+            if listing[0]:
+                return host, listing
+            empty = empty or (host, listing)  # every host has a folder for checkpoints; few have any in it
+    if empty:
+        return empty
+    if not refusals:
+        raise UsageError(f"{on} is not a host of {found.id}.", f"They are: {', '.join(found.run.hosts)}")
+    raise refusals[0]
 
 
 def destination(dest: Path, name: str) -> Path:

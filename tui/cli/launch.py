@@ -1,4 +1,4 @@
-"""`encamp launch`: start a run on a host."""
+"""`encamp launch`: start a run on a host, or on several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from . import output, parser
 from .profiles import PROFILE_HELP, add_settings
 
 if TYPE_CHECKING:
-    from ..fleet.runs import LaunchResult
     from .parser import Commands
 
 
@@ -19,17 +18,26 @@ def register(commands: Commands) -> None:
         commands,
         "launch",
         launch,
-        summary="start a run on a host",
-        details="Returns once all ranks have started. What comes after -- goes to the script as arguments.",
+        summary="start a run on a host, or on several",
+        details="Returns once all ranks have started; on several hosts they start on all or on none. "
+        "Interrupted before that, it stops what was begun. What comes after -- goes to the script as "
+        "arguments.",
         examples=[
             "encamp launch gpt-tiny --on vast-a",
             "encamp launch ./mine.toml --on vast-a --set env.NCCL_DEBUG=INFO -- --epochs 3",
+            "encamp launch gpt-tiny --on vast-a,vast-b        one run on two hosts",
             "encamp launch gpt-tiny --on vast-a --dry-run     print the command and start nothing",
         ],
         connects=True,
     )
     launch_parser.add_argument("profile", metavar="PROFILE", help=PROFILE_HELP)
-    launch_parser.add_argument("--on", metavar="HOST", required=True, help="the host to run on")
+    launch_parser.add_argument(
+        "--on",
+        metavar="HOST",
+        action="append",
+        required=True,
+        help="the host to run on; several as a,b,c or with one --on each, the first has rank 0",
+    )
     add_settings(launch_parser)
     launch_parser.add_argument("--name", help="what to call the run; the default is the profile's name")
     launch_parser.add_argument("--strategy", help="short for --set run.strategy=...")
@@ -37,15 +45,28 @@ def register(commands: Commands) -> None:
     launch_parser.add_argument(
         "--dry-run",
         action="store_true",
-        help="print the exact command and environment that the host would run, and start nothing",
+        help="print the exact command and environment that each host would run, and start nothing",
     )
+    parser.add_force(launch_parser)
 
 
 async def launch(args: argparse.Namespace) -> int:
     """Check the profile here, then start it there."""
-    from ..fleet import run_watch, runs
+    from ..lifetime import Signalled, until_signal
+
+    try:
+        return await until_signal(_launch(args))
+    except Signalled as end:
+        return end.exit_code
+
+
+async def _launch(args: argparse.Namespace) -> int:
+    from ..fleet import coordinator, job, runs
     from . import profiles
-    from .connection import known_hosts, open_host
+    from .connection import host_names, known_hosts, open_hosts
+    from .host_progress import HostProgress
+    from .launch_output import print_dry_run, print_launched
+    from .prompts import agree_to_size
 
     settings = list(args.settings)
     if args.strategy is not None:
@@ -53,51 +74,26 @@ async def launch(args: argparse.Namespace) -> int:
     if args.nproc_per_node is not None:
         settings.append(f"run.nproc_per_node={args.nproc_per_node}")
     profile = profiles.read(args.profile, settings)
-    known_hosts([args.on])
-    name = args.name or profile.name
-    spec = runs.spec_from_profile(profile, runs.new_run_id(name), name=name, extra=args.extra)
-    async with open_host(args, args.on) as session:
-        result = await runs.launch(session, spec, runs.actor(), dry_run=args.dry_run)
-        if args.dry_run:
-            _print_dry_run(args, result)
-            return 0
-        if not args.json:
-            output.note(f"{result.run} starts on {session.name}; waiting for its ranks")
-        await run_watch.started(session, result.run, result.attempt)
-    if args.json:
-        output.print_json(
-            {
-                "run": result.run,
-                "attempt": result.attempt,
-                "hosts": [session.name],
-                "world_size": result.world_size,
-            }
-        )
+    names = host_names(args.on)
+    known_hosts(names)
+    work = await job.from_profile(
+        profile, name=args.name, extra=args.extra, agree=agree_to_size, dry_run=args.dry_run
+    )
+    for note in work.project.notes if work.project else ():
+        output.note(output.clean(note))
+    async with open_hosts(args, names) as sessions:
+        progress = HostProgress(quiet=args.json)
+        try:
+            if args.dry_run:
+                would = await coordinator.preview(sessions, work, runs.actor(), progress.show)
+            else:
+                done = await coordinator.launch(
+                    sessions, work, runs.actor(), forced=args.force or "", progress=progress.show
+                )
+        finally:
+            progress.end()
+    if args.dry_run:
+        print_dry_run(would, as_json=args.json)
     else:
-        ranks = "1 rank" if result.world_size == 1 else f"{result.world_size} ranks"
-        print(f"{result.run}: {ranks} on {session.name}")
-        output.note(f"follow it with: encamp logs {result.run} -f")
+        print_launched(done, as_json=args.json)
     return 0
-
-
-def _print_dry_run(args: argparse.Namespace, result: LaunchResult) -> None:
-    if args.json:
-        output.print_json(
-            {
-                "dry_run": True,
-                "hosts": [args.on],
-                "world_size": result.world_size,
-                "nproc_per_node": result.nproc_per_node,
-                "python": result.python,
-                "argv": list(result.argv),
-                "env": result.env,
-                "cwd": result.cwd,
-                "command": result.command_line,
-                "by_hand": result.by_hand,
-            }
-        )
-    else:
-        print(result.command_line)
-        output.note(
-            f"a launch creates the folders in it; to try it by hand:\n  {output.clean(result.by_hand)}"
-        )

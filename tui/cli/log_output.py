@@ -1,4 +1,4 @@
-"""What `encamp logs` does: choose the streams, read or follow them, and bring their bytes to stdout."""
+"""What `encamp logs` does: read or follow the streams that were chosen, and bring their bytes to stdout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
-from ..fleet.errors import UsageError
+from ..fleet.errors import HostError
 from ..fleet.log_stream import LogStream
-from ..fleet.session import Session
-from ..fleet.store import RunView
 from . import output
-from .connection import open_run
+from .find_run import open_run
+from .log_choice import choose
 from .terminal import Harmless
 
 LONGEST_LINE = 16 * 1024 * 1024
@@ -25,52 +24,16 @@ LONGEST_LINE = 16 * 1024 * 1024
 
 async def print_logs(args: argparse.Namespace) -> int:
     """Write the log to stdout."""
-    async with open_run(args) as (session, run):
-        attempt = run.info.attempt if args.attempt is None else args.attempt
-        streams = _streams(args, session, run, attempt)
+    async with open_run(args) as found:
+        attempt = found.run.attempt if args.attempt is None else args.attempt
+        streams, unheard = await choose(args, found, attempt)
         if args.json:
             parts = await asyncio.gather(*(_collect(args, stream) for stream in streams))
-            state = session.view.run_state(run) if attempt == run.info.attempt else None
-            output.print_json({"run": run.id, "attempt": attempt, "state": state, "streams": parts})
-            return 0
-        await _write(_merge(args, streams) if args.merged else _chunks(args, streams[0]))
-    return 0
-
-
-def _streams(args: argparse.Namespace, session: Session, run: RunView, attempt: int) -> list[LogStream]:
-    info = run.info
-    if not 1 <= attempt <= info.attempt:
-        raise UsageError(f"There is no attempt {attempt} of {info.run}.", f"The newest is {info.attempt}.")
-    if args.rank is not None and attempt == info.attempt and args.rank >= info.world_size > 0:
-        raise UsageError(
-            f"There is no rank {args.rank} in {info.run}.", f"Its ranks are 0 to {info.world_size - 1}."
-        )
-    if args.launcher:
-        names = ["launcher"]
-    elif args.merged:
-        names = [f"rank{rank}" for rank in range(info.world_size)]
-    else:
-        names = [f"rank{args.rank or 0}"]
-    outages = _Outages(session.name)
-    return [LogStream(session, info.run, attempt, name, outages) for name in names]
-
-
-class _Outages:
-    """Says once that the connection is gone, and once that it is back."""
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-        self._lost = False
-
-    def lost(self, reason: str) -> None:
-        if not self._lost:
-            self._lost = True
-            output.note(output.clean(f"{reason} Going on when {self._host} answers again.".strip()))
-
-    def back(self) -> None:
-        if self._lost:
-            self._lost = False
-            output.note(f"{self._host} answers again")
+            state = found.current().state if attempt == found.run.attempt else None
+            output.print_json({"run": found.id, "attempt": attempt, "state": state, "streams": parts})
+        else:
+            await _write(_merge(args, streams) if args.merged else _chunks(args, streams[0]))
+    return HostError.exit_code if unheard else 0
 
 
 async def _start(args: argparse.Namespace, stream: LogStream) -> int:

@@ -135,6 +135,22 @@ def add_run(command: argparse.ArgumentParser) -> None:
     command.add_argument("--on", metavar="HOST", help="look for it on this host only")
 
 
+def add_force(command: argparse.ArgumentParser) -> None:
+    """Add `--force`, which goes on where a check says that it would not work."""
+    command.add_argument(
+        "--force",
+        metavar="REASON",
+        type=_reason,
+        help="start although a check says that it will not work; the reason is recorded with the run",
+    )
+
+
+def _reason(text: str) -> str:
+    if not text.strip() or len(text) > 500:
+        raise argparse.ArgumentTypeError("say in up to 500 characters why")
+    return text.strip()
+
+
 def seconds(text: str) -> float:
     """A span of time as an option's value: a number of seconds of at least 0."""
     try:

@@ -12,6 +12,7 @@ import sys
 import termios
 
 from ..fleet.hosts import Host
+from ..fleet.project import ProjectTooLarge
 from ..fleet.prompts import NoPrompts, Prompts
 from .output import clean
 
@@ -21,6 +22,14 @@ def prompts(*, accept_new_host_key: bool) -> Prompts:
     if sys.stdin.isatty() and sys.stderr.isatty():
         return TerminalPrompts(accept_new_host_key=accept_new_host_key)
     return NoPrompts(accept_new_host_key=accept_new_host_key)
+
+
+async def agree_to_size(error: ProjectTooLarge) -> bool:
+    """Whether the user wants to send a large project all the same; without a terminal nobody does."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    sys.stderr.write(f"{clean(error.message)}\n")
+    return (await _ask("Send it all the same? (yes/no) ", echo=True)).strip().lower() == "yes"
 
 
 class TerminalPrompts:

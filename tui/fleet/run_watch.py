@@ -14,7 +14,7 @@ from agent import wire
 
 from .errors import EncampError, HostError, RequestRefused
 from .session import Session
-from .store import RunView
+from .store import NodeView
 
 T = TypeVar("T")
 
@@ -39,14 +39,17 @@ CONSEQUENCES = (-15, 143, -9, 137)
 
 
 class RunFailed(EncampError):
-    """A run ended although it should have gone on. `tail` are its last words, written to `stream`."""
+    """A run ended although it should have gone on. `tail` are its last words, in `stream` on `host`."""
 
-    def __init__(self, run: str, attempt: int, message: str, hint: str, stream: str, tail: str) -> None:
+    def __init__(
+        self, run: str, attempt: int, message: str, hint: str, stream: str, tail: str, host: str
+    ) -> None:
         super().__init__(message, hint)
         self.run = run
         self.attempt = attempt
         self.stream = stream
         self.tail = tail
+        self.host = host
 
 
 class Timeout(EncampError):
@@ -59,7 +62,7 @@ class NoSuchRun(EncampError):
     exit_code = 2
 
 
-async def started(session: Session, run: str, attempt: int) -> RunView:
+async def started(session: Session, run: str, attempt: int) -> NodeView:
     """Wait until all ranks of an attempt have started and survived their first moments, and return the run.
 
     Raises RunFailed when it ended before that in any other way than by finishing.
@@ -78,7 +81,7 @@ async def started(session: Session, run: str, attempt: int) -> RunView:
 
 async def wait(
     session: Session, run: str, states: Collection[str], *, timeout: float | None = None, attempt: int = 0
-) -> RunView:
+) -> NodeView:
     """Wait until the run is in one of `states`, or has ended in another way, and return it.
 
     The attempt that counts is the newest, and not before `attempt`. Reconnects are waited through. Raises
@@ -86,7 +89,7 @@ async def wait(
     connection needs a person's help.
     """
 
-    def reached() -> RunView | None:
+    def reached() -> NodeView | None:
         host = session.view
         view = host.runs.get(run)
         if view is None:
@@ -101,17 +104,18 @@ async def wait(
     return await until(session, reached, timeout, f"Run {run} did not get there")
 
 
-def _going_down(view: RunView) -> bool | None:
+def _going_down(view: NodeView) -> bool | None:
     """Whether the run has ended or is about to, because a rank has failed."""
+    return not view.live or rank_failed(view) or None
+
+
+def rank_failed(view: NodeView) -> bool:
+    """Whether a rank has ended as it should not have."""
     ranks = (rank.sample for rank in view.ranks.values())
-    return (
-        not view.live
-        or any(rank.state == "lost" or rank.exit_code not in (None, 0) for rank in ranks)
-        or None
-    )
+    return any(rank.state == "lost" or rank.exit_code not in (None, 0) for rank in ranks)
 
 
-async def settled(session: Session, view: RunView) -> RunView:
+async def settled(session: Session, view: NodeView) -> NodeView:
     """Wait for the last word on the ranks of a run that has ended: it comes right after its end."""
 
     def over() -> bool | None:
@@ -140,16 +144,16 @@ async def until(
         await asyncio.sleep(POLL_SECONDS)
 
 
-async def failure(session: Session, view: RunView) -> RunFailed:
+async def failure(session: Session, view: NodeView) -> RunFailed:
     """Why a run has ended, with the last words of the rank that is to blame as far as that can be told."""
     await settled(session, view)
     info = view.info
     stream = _culprit(view)
     try:
-        tail = await _tail(session, info.run, info.attempt, stream)
+        tail = await last_words(session, info.run, info.attempt, stream)
         if not tail.strip() and stream != "launcher":
             stream = "launcher"
-            tail = await _tail(session, info.run, info.attempt, stream)
+            tail = await last_words(session, info.run, info.attempt, stream)
     except (RequestRefused, HostError):
         tail = ""
     reason = info.reason or (
@@ -163,16 +167,18 @@ async def failure(session: Session, view: RunView) -> RunFailed:
         + (f" --rank {stream[4:]}" if stream != "launcher" else " --launcher"),
         stream,
         tail,
+        session.name,
     )
 
 
-def _culprit(view: RunView) -> str:
+def _culprit(view: NodeView) -> str:
     """The stream to look into first: of a rank that failed by itself, not of one that was ended for it."""
     failed = [rank.sample for rank in view.ranks.values() if rank.sample.exit_code not in (None, 0)]
     failed.sort(key=lambda rank: (rank.exit_code in CONSEQUENCES, rank.rank))
     return f"rank{failed[0].rank}" if failed else "launcher"
 
 
-async def _tail(session: Session, run: str, attempt: int, stream: str) -> str:
+async def last_words(session: Session, run: str, attempt: int, stream: str) -> str:
+    """The last lines of a stream. Raises RequestRefused, HostError."""
     part = await session.read_log(run, attempt, stream, -TAIL_BYTES, TAIL_BYTES)
     return "\n".join(part.data.decode("utf-8", "replace").splitlines()[-TAIL_LINES:])

@@ -1,0 +1,136 @@
+"""Restarting a run: stopped everywhere, then its next attempt everywhere or nowhere.
+
+All that can be refused is found out before anything is stopped. A run on one host is restarted by a single
+request; so is one that never had another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from agent import wire
+
+from . import arrange, group_stop, launch_secrets, run_watch, runs
+from .arrange import Wish
+from .coordinator import Launched, begin, bring, call_off, on_one
+from .errors import HostError, RequestRefused, UsageError
+from .members import Member
+from .parallel import Progress, everywhere
+from .session import Session
+
+if TYPE_CHECKING:
+    from profiles.schema import NetworkSection
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a host has of a run: what its newest attempt was launched with."""
+
+    spec: wire.LaunchSpec
+    attempt: int
+
+
+class CannotGoOn(HostError):
+    """Some hosts of a run cannot take part in its next attempt, and nobody said to go on without them."""
+
+
+async def restart(
+    members: Sequence[Member],
+    others: Sequence[Session],
+    run: str,
+    actor: str,
+    *,
+    without: Sequence[str] = (),
+    forced: str = "",
+    progress: Progress,
+) -> Launched:
+    """Start the next attempt on all members but those called in `without`; returns when its ranks run.
+
+    `others` are hosts on which an older attempt still goes on: it is stopped. Raises UsageError, CannotGoOn,
+    HostsFailed, HostsDiffer, Blocked, RunFailed.
+    """
+    staying = _staying(members, without, run)
+    sessions = [member.session for member in staying if member.session is not None]
+    if len(members) == 1 and not members[0].node.address:
+        return await _restart_on_one(sessions[0], run, actor, forced, progress)
+    leaving = [member for member in members if member not in staying]
+    reachable = [member.session for member in leaving if member.session and not member.problem]
+    known = (await everywhere([*sessions, *reachable], lambda session: _known(session, run))).results()
+    newest = max(known.values(), key=lambda each: each.attempt)
+    secrets = await asyncio.to_thread(launch_secrets.resolve, newest.spec.secret_sources)
+    wish = Wish(newest.spec, newest.attempt + 1, restarting=True, forced=forced)
+    arranged = await arrange.arrange(sessions, wish, _network(staying), progress)
+    await bring(arranged.sessions, newest.spec, None, progress)
+    stopped = await group_stop.stop(members, others, run, actor, None, progress)
+    if any(session.name in stopped.failed for session in sessions):
+        raise group_stop.complaint(run, stopped)
+    return await begin(arranged, wish, actor, secrets, _note(leaving), progress)
+
+
+def _network(staying: Sequence[Member]) -> NetworkSection:
+    """What the first attempt was told of the network, as far as the hosts still know it."""
+    from profiles.schema import NetworkSection
+
+    interfaces = {member.node.interface for member in staying}
+    return NetworkSection(interface=interfaces.pop() if len(interfaces) == 1 else "")
+
+
+def _staying(members: Sequence[Member], without: Sequence[str], run: str) -> list[Member]:
+    """The members that go on. Raises UsageError, CannotGoOn."""
+    names = _names(members)
+    for name in without:
+        if name not in names:
+            raise UsageError(f"{name} is not a host of {run}.", f"Its hosts are: {', '.join(names)}")
+    staying = [member for member in members if member.name not in without]
+    if not staying:
+        raise UsageError(f"No host of {run} is left to go on.", f"To end it: encamp stop {run}")
+    lost = [member for member in staying if member.problem is not None]
+    if lost:
+        reasons = "\n".join(f"{member.name}: {member.problem.message}" for member in lost if member.problem)
+        if len(lost) == len(members):
+            raise CannotGoOn(reasons, lost[0].problem.hint if lost[0].problem else "")
+        words = " ".join(f"--without {member.name}" for member in lost)
+        raise CannotGoOn(
+            f"{run} was not restarted: not all of its hosts can take part.\n{reasons}",
+            f"Wait for them, or go on with fewer: encamp restart {run} {words}",
+        )
+    return staying
+
+
+def _note(leaving: Sequence[Member]) -> str:
+    """What the run's record says of hosts that were left out."""
+    reasons = (member.problem.message.rstrip(".") if member.problem else "it answers" for member in leaving)
+    left = (f"{member.name} ({reason})" for member, reason in zip(leaving, reasons, strict=True))
+    return f"without {', '.join(left)}" if leaving else ""
+
+
+def _names(members: Sequence[Member]) -> list[str]:
+    return [member.name for member in members]
+
+
+async def _known(session: Session, run: str) -> Known:
+    return runs.read_answer(Known, await runs.request(session, "spec", {"run": run}))
+
+
+async def _restart_on_one(
+    session: Session, run: str, actor: str, forced: str, progress: Progress
+) -> Launched:
+    """The same by the request that does all of it."""
+    try:
+        sources: Mapping[str, str] = (await _known(session, run)).spec.secret_sources
+    except RequestRefused as error:
+        if error.code != "unknown-method":  # an agent that knows no secrets
+            raise
+        sources = {}
+    secrets = await asyncio.to_thread(launch_secrets.resolve, sources)
+    progress(session.name, "restarting")
+    try:
+        result = await runs.restart(session, run, actor, secrets=secrets, forced=forced)
+        await run_watch.started(session, result.run, result.attempt)
+    except asyncio.CancelledError:
+        await call_off(session, run, actor, progress)
+        raise
+    return on_one(session, result)
