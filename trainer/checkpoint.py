@@ -1,86 +1,92 @@
-"""Checkpoints: written so that a half-written one is never taken for a whole one, and found again on restart.
+"""Checkpoints: written by all ranks together, found again on restart, brought to the hosts that lack them.
 
-    CHECKPOINT_DIR/step-120/                what torch.distributed.checkpoint writes, all ranks together
-    CHECKPOINT_DIR/step-120/complete.json   comes last, in one piece: without it the checkpoint does not count
-
-It holds the weights under the job's own names and the optimizer's state, so that another number of ranks can
-load it. The step and the number of the next sample are in `complete.json`; learning rate, data order and
+They hold the weights under the job's own names and the optimizer's state, so that another number of ranks can
+load them. The step and the number of the next sample are in `complete.json`; learning rate, data order and
 random numbers follow from them.
+
+Where the hosts share the folder, all ranks write one checkpoint. Where they do not, each host writes a whole
+one, and it counts on none before it is written on all. To resume, the newest that any host has will do: the
+others get it from there. So nothing is lost with a host, and a new one needs nothing.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import re
-import shutil
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from .errors import CheckpointError
+from .errors import CheckpointError, UsageError
+from .folder import CheckpointFolder, Choice, Listing, Position, Record, choose
+from .places import Places
 from .strategies.base import Strategy
-from .world import World
+from .transfer import Transfer
 
-T = TypeVar("T")
-
-MARKER = "complete.json"
-FOLDER = re.compile(r"step-(0|[1-9][0-9]*)\Z")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Position:
-    """Where training stands: `step` steps are done, and `samples` samples have been taken in all."""
-
-    step: int
-    samples: int
-    seed: int
-    dataset_length: int
+GROUPS_WORK = torch.__version__ >= (2, 7)
+"""Whether DCP works in a group without rank 0. Before, it asks rank 0 of the world."""
 
 
 class Checkpoints:
     """The checkpoints of one run. Every method is called by all ranks together."""
 
-    def __init__(self, folder: Path, *, keep: int, world: World, say: Callable[[str], None]) -> None:
-        self.folder = folder
+    def __init__(self, path: Path, *, keep: int, places: Places, say: Callable[[str], None]) -> None:
+        self.folder = CheckpointFolder(path)
         self.keep = keep
-        self.world = world
+        self.places = places
         self.say = say
 
-    def newest(self) -> Position | None:
-        """The newest complete checkpoint, or None. Incomplete ones newer than it are named and ignored.
+    def check(self, strategy: Strategy) -> None:
+        """Raise UsageError where checkpoints would lie in pieces on hosts that cannot see each other's."""
+        if not self.places.several:
+            return
+        reach = set(self.places.ranks[self.places.own]) if GROUPS_WORK else {dist.get_rank()}
+        if not self.places.hold_all(strategy.replica_ranks <= reach):
+            raise UsageError(
+                f"--strategy {strategy.cfg.strategy} spreads the model over the hosts, and they do not share "
+                f"{self.folder.path}: a checkpoint would be in pieces; set --checkpoint-dir to a folder that "
+                "all hosts share"
+            )
 
-        Raises CheckpointError when the folder cannot be read.
+    def newest(self) -> Position | None:
+        """The newest complete checkpoint of any host, now on every host, or None.
+
+        Incomplete ones newer than it are named and ignored. Raises CheckpointError when a folder cannot be
+        read, when hosts hold different checkpoints of its step, and when those without it cannot get it.
         """
-        position, ignored = self._first_does(self._find)
-        for step in ignored:
-            self.say(f"ignoring {self._path(step)}: it was not written to its end")
-        return position
+        listings = self.places.leaders_do(self.folder.listing)
+        choice = choose(listings, self.places.names)
+        newest = choice.record.position.step if choice is not None else -1
+        self._name_ignored(listings, newest)
+        if choice is None:
+            return None
+        if choice.lacking:
+            self._fetch(choice)
+        return choice.record.position
 
     def load(self, strategy: Strategy, position: Position) -> None:
         """Fill the strategy's model and optimizer. Raises CheckpointError."""
-        path = self._path(position.step)
+        path = self.folder.of(position.step)
         # The options of this run hold, not those of the run that wrote the checkpoint.
         settings = [
             {key: value for key, value in group.items() if key != "params"}
             for group in strategy.optimizer.param_groups
         ]
         state = _state(strategy)
-        try:
-            _compare(state["model"], dcp.FileSystemReader(path).read_metadata().state_dict_metadata, path)
-            dcp.load(state, checkpoint_id=path)
-        except dcp.api.CheckpointException as error:
-            raise _unreadable(path, _reason(error)) from error
-        except (OSError, EOFError, pickle.UnpicklingError) as error:
-            raise _unreadable(path, error) from error
+        saved, failures = self.places.attempt(lambda: _names_and_sizes(path))
+        self._refuse_unreadable(path, failures)
+        _, failures = self.places.attempt(lambda: _compare(state["model"], saved or {}, path))
+        if failures:
+            raise CheckpointError(next(iter(failures.values())))
+        _, failures = self.places.attempt(lambda: self._read(state, path))
+        self._refuse_unreadable(path, failures)
         set_state_dict(
             strategy.model,
             strategy.optimizer,
@@ -91,82 +97,97 @@ class Checkpoints:
             group.update(values)
 
     def save(self, strategy: Strategy, position: Position) -> Path:
-        """Write a checkpoint, and delete those that are too many. Raises CheckpointError."""
-        path = self._path(position.step)
+        """Write a checkpoint, and delete those that are too many.
+
+        Raises CheckpointError when any host cannot write it: then none has it.
+        """
+        step = position.step
+        path = self.folder.of(step)
         try:
-            self._first_does(lambda: _prepare(path))
-            dcp.save(_state(strategy), checkpoint_id=path)
-            self._first_does(lambda: self._complete(path, position))
-        except (CheckpointError, dcp.api.CheckpointException) as error:
-            self._first_does(lambda: shutil.rmtree(path, ignore_errors=True))
-            reason = _reason(error) if isinstance(error, dcp.api.CheckpointException) else error
-            raise CheckpointError(f"{path} could not be written: {reason}") from error
-        self._first_does(lambda: self._prune(position.step))
+            times = self.places.leaders_do(lambda: self._prepare(step))
+            self._all(lambda: self._write(_state(strategy), path))
+            record = Record(position=position, time=times[0])
+            self.places.leaders_do(lambda: self.folder.complete(record, _about()))
+        except CheckpointError as error:
+            self.places.leaders_do(lambda: self.folder.remove(step))
+            raise CheckpointError(f"{path} could not be written: {error}") from error
+        self.places.leaders_do(lambda: self.folder.prune(step, self.keep))
         return path
 
-    def _complete(self, path: Path, position: Position) -> None:
-        record = asdict(position) | {
-            "time": time.time(),
-            "world_size": self.world.size,
-            "torch": torch.__version__,
-        }
-        temporary = path / f"{MARKER}.tmp"
-        with temporary.open("w", encoding="utf-8") as file:
-            json.dump(record, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path / MARKER)
+    def _prepare(self, step: int) -> float:
+        self.folder.prepare(step)
+        return time.time()
 
-    def _prune(self, newest: int) -> None:
-        complete = [step for step in self._steps() if self._position(step) is not None]
-        for step in self._steps():
-            if step < newest and step not in complete[-self.keep :]:
-                # The marker goes first: what is half deleted must not look complete.
-                (self._path(step) / MARKER).unlink(missing_ok=True)
-                shutil.rmtree(self._path(step), ignore_errors=True)
-
-    def _find(self) -> tuple[Position | None, list[int]]:
-        ignored: list[int] = []
-        for step in reversed(self._steps()):
-            position = self._position(step)
-            if position is not None:
-                return position, ignored
-            ignored.append(step)
-        return None, ignored
-
-    def _first_does(self, action: Callable[[], T]) -> T:
-        """Let the first rank act while the others wait, and give all of them the result.
-
-        All raise CheckpointError when it fails.
-        """
-        outcome: list[Any] = [None, None]
-        if self.world.first:
-            try:
-                outcome[0] = action()
-            except OSError as error:
-                outcome[1] = str(error)
-        dist.broadcast_object_list(outcome, src=0)
-        if outcome[1] is not None:
-            raise CheckpointError(outcome[1])
-        return cast(T, outcome[0])
-
-    def _path(self, step: int) -> Path:
-        return self.folder / f"step-{step}"
-
-    def _steps(self) -> list[int]:
+    def _write(self, state: dict[str, Any], path: Path) -> None:
         try:
-            names = [entry.name for entry in self.folder.iterdir()]
-        except FileNotFoundError:
-            return []
-        return sorted(int(match[1]) for name in names if (match := FOLDER.match(name)))
+            if not self.places.several:
+                dcp.save(state, checkpoint_id=path)
+            elif GROUPS_WORK:
+                dcp.save(state, checkpoint_id=path, process_group=self.places.group)
+            elif self.places.leads:
+                with _alone():
+                    dcp.save(state, checkpoint_id=path, no_dist=True)
+        except dcp.api.CheckpointException as error:
+            raise CheckpointError(_reason(error)) from error
 
-    def _position(self, step: int) -> Position | None:
+    def _read(self, state: dict[str, Any], path: Path) -> None:
         try:
-            record = json.loads((self._path(step) / MARKER).read_bytes())
-            position = Position(**{name: int(record[name]) for name in Position.__slots__})
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return position if position.step == step else None
+            if not self.places.several:
+                dcp.load(state, checkpoint_id=path)
+            elif GROUPS_WORK:
+                dcp.load(state, checkpoint_id=path, process_group=self.places.group)
+            else:
+                with _alone():
+                    dcp.load(state, checkpoint_id=path, no_dist=True)
+        except dcp.api.CheckpointException as error:
+            raise CheckpointError(_reason(error)) from error
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise CheckpointError(str(error)) from error
+
+    def _all(self, action: Callable[[], None]) -> None:
+        """Let all ranks act. All raise CheckpointError when it fails on any."""
+        _, failures = self.places.attempt(action)
+        if failures:
+            raise CheckpointError(self.places.say_where(*next(iter(failures.items()))))
+
+    def _refuse_unreadable(self, path: Path, failures: dict[int, str]) -> None:
+        if not failures:
+            return
+        reason = next(iter(failures.values()))
+        where, advice = "", "remove it, and training resumes from the one before it"
+        if len(failures) < len(self.places.ranks):
+            where = f" on {self.places.named(failures)}"
+            advice = "remove it there, and it is fetched from another host"
+        elif self.places.several:
+            where = " on any host"
+            advice = "remove it on all of them, and training resumes from the one before it"
+        raise CheckpointError(f"{path} cannot be read{where}: {reason}\n{advice}")
+
+    def _name_ignored(self, listings: list[Listing], newest: int) -> None:
+        ignored = 0
+        for number, listing in enumerate(listings):
+            where = f" on {self.places.names[number]}" if self.places.several else ""
+            for step in reversed(listing.incomplete):
+                if step > newest:
+                    self.say(f"ignoring {self.folder.of(step)}{where}: it was not written to its end")
+                    ignored += 1
+        if newest < 0:
+            where = f" on any of the {self.places.nodes} hosts" if self.places.several else ""
+            what = "no complete checkpoint" if ignored else "no checkpoint"
+            self.say(f"{what} in {self.folder.path}{where}: starting at step 1")
+
+    def _fetch(self, choice: Choice) -> None:
+        step, source = choice.record.position.step, choice.holders[0]
+        names, lacking = self.places.names, self.places.named(choice.lacking)
+        self.say(f"step-{step} is missing on {lacking}: fetching it from {names[source]}")
+        began = time.perf_counter()
+        try:
+            size = Transfer(self.folder, self.places, step, source, choice.lacking).run()
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"step-{step} could not be fetched from {names[source]} to {lacking}: {error}"
+            ) from error
+        self.say(f"fetched {size / 1e6:.1f} MB in {time.perf_counter() - began:.1f} s")
 
 
 def _state(strategy: Strategy) -> dict[str, Any]:
@@ -174,22 +195,30 @@ def _state(strategy: Strategy) -> dict[str, Any]:
     return {"model": model, "optimizer": optimizer}
 
 
-def _prepare(path: Path) -> None:
-    # What is there was left over from an attempt that ended while it wrote.
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+def _about() -> dict[str, object]:
+    return {"world_size": dist.get_world_size(), "torch": torch.__version__}
 
 
-def _reason(error: Any) -> BaseException:
+@contextmanager
+def _alone() -> Iterator[None]:
+    """DCP warns that it works without the other ranks, which is what it is told to do."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _reason(error: Any) -> str:
     """What one of the ranks said that failed in a save or load."""
-    cause: BaseException = next(iter(error.failures.values()))[0]
-    return cause
+    return str(next(iter(error.failures.values()))[0])
 
 
-def _unreadable(path: Path, reason: BaseException) -> CheckpointError:
-    return CheckpointError(
-        f"{path} cannot be read: {reason}\nremove it, and training resumes from the one before it"
-    )
+def _names_and_sizes(path: Path) -> dict[str, Any]:
+    """What a checkpoint says that it holds. Raises CheckpointError or OSError when it cannot be read."""
+    try:
+        found: dict[str, Any] = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    except (EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(str(error)) from error
+    return found
 
 
 def _compare(model: dict[str, Any], saved: dict[str, Any], path: Path) -> None:

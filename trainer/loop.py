@@ -17,10 +17,11 @@ import torch
 import torch.distributed as dist
 
 from .batches import BatchPlan, step_seed
-from .checkpoint import Checkpoints, Position
+from .checkpoint import Checkpoints
 from .config import Config
 from .data import Feed, HeldOut
 from .errors import CheckpointError, NonFiniteError
+from .folder import Position
 from .optim import Schedule
 from .progress import Progress
 from .readback import Numbers, Readback

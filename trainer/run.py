@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import contract, precision, strategies
+from . import contract, places, precision, strategies
 from .batches import BatchPlan
-from .checkpoint import Checkpoints, Position
+from .checkpoint import Checkpoints
 from .config import Config
 from .contract import Task
 from .data import Feed, HeldOut, check_dataset
 from .errors import UsageError
+from .folder import Position
 from .loop import Loop, Parts
 from .progress import Progress
 from .stop import StopRequest
@@ -56,7 +57,8 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     plan = BatchPlan.derive(cfg, world.size)
     dataset = task.build_dataset(cfg, "train")
     length = check_dataset(dataset, task, "train")
-    _agree(length, world)
+    # Else they would miss samples and repeat others.
+    _agree("number of samples in the dataset", length, world)
     held_out = _held_out(task, cfg, world, progress)
     torch.manual_seed(cfg.seed)
     strategy = strategies.find(cfg.strategy)(task, cfg, world, plan.accumulation)
@@ -76,15 +78,13 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     return Loop(parts, start)
 
 
-def _agree(length: int, world: World) -> None:
-    """Raise UsageError when the ranks do not hold the same dataset: they would miss and repeat samples."""
-    lengths = [0] * world.size
-    dist.all_gather_object(lengths, length)
-    other = next((rank for rank, theirs in enumerate(lengths) if theirs != lengths[0]), None)
+def _agree(what: str, value: object, world: World) -> None:
+    """Raise UsageError when the ranks differ in what has to be the same: they would miss each other."""
+    values: list[object] = [None] * world.size
+    dist.all_gather_object(values, value)
+    other = next((rank for rank, theirs in enumerate(values) if theirs != values[0]), None)
     if other is not None:
-        raise UsageError(
-            f"the dataset has {lengths[0]} samples on rank 0 and {lengths[other]} on rank {other}"
-        )
+        raise UsageError(f"{what}: {values[0]} on rank 0 and {values[other]} on rank {other}")
 
 
 def _held_out(task: Task, cfg: Config, world: World, progress: Progress) -> HeldOut | None:
@@ -130,18 +130,18 @@ def _resume(
 ) -> tuple[Checkpoints | None, Position]:
     """Where checkpoints go, and where to start: at the newest one, or at the beginning."""
     start = Position(step=0, samples=0, seed=cfg.seed, dataset_length=length)
-    run_folder = os.environ.get("ENCAMP_RUN_DIR")
-    if cfg.checkpoint_dir:
-        folder = Path(cfg.checkpoint_dir).expanduser()
-    elif run_folder:
-        folder = Path(run_folder) / "checkpoints"
-    else:
+    folder = _checkpoint_folder(cfg)
+    _agree("--checkpoint-dir or $ENCAMP_RUN_DIR", "missing" if folder is None else "set", world)
+    if folder is None:
         progress.say("no checkpoints: neither --checkpoint-dir nor $ENCAMP_RUN_DIR says where to")
         return None, start
-    checkpoints = Checkpoints(folder, keep=cfg.keep_checkpoints, world=world, say=progress.say)
+    found = places.find(folder, world)
+    if found.nodes > 1:
+        progress.say(found.describe(folder))
+    checkpoints = Checkpoints(folder, keep=cfg.keep_checkpoints, places=found, say=progress.say)
+    checkpoints.check(strategy)
     newest = checkpoints.newest()
     if newest is None:
-        progress.say(f"no checkpoint in {folder}: starting at step 1")
         return checkpoints, start
     checkpoints.load(strategy, newest)
     progress.say(f"resumed from {folder}/step-{newest.step}: going on with step {newest.step + 1}")
@@ -152,3 +152,10 @@ def _resume(
     return checkpoints, Position(
         step=newest.step, samples=newest.samples, seed=start.seed, dataset_length=start.dataset_length
     )
+
+
+def _checkpoint_folder(cfg: Config) -> Path | None:
+    if cfg.checkpoint_dir:
+        return Path(cfg.checkpoint_dir).expanduser()
+    run_folder = os.environ.get("ENCAMP_RUN_DIR")
+    return Path(run_folder) / "checkpoints" if run_folder else None

@@ -21,6 +21,8 @@ class World:
     local_rank: int
     size: int
     device: torch.device
+    node: int = 0
+    """The number of this host among those of the job."""
 
     @property
     def first(self) -> bool:
@@ -48,7 +50,9 @@ def join(choice: str) -> Iterator[World]:
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
     try:
-        yield World(rank=rank, local_rank=local_rank, size=size, device=device)
+        # torchrun calls the number of a node the rank of its group of workers.
+        node = int(os.environ.get("GROUP_RANK", "0")) if present else 0
+        yield World(rank=rank, local_rank=local_rank, size=size, device=device, node=node)
     except NonFiniteError:
         leave()
         raise

@@ -62,6 +62,14 @@ class Strategy(ABC):
         """Sum and count of the loss, and of what the job's `evaluate` adds, for this rank's `batch`."""
 
     @property
+    @abstractmethod
+    def replica_ranks(self) -> frozenset[int]:
+        """The ranks that together hold the whole model and optimizer, this one among them.
+
+        A host on which all of these are can write and read a checkpoint without the other hosts.
+        """
+
+    @property
     def can_skip(self) -> bool:
         """Whether `apply` can be given `skip`. If not, the host has to look at each step before it."""
         return bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))

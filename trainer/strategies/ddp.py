@@ -32,6 +32,11 @@ class DataParallelStrategy(Strategy):
                 self.micro_step, device_ids=devices, gradient_as_bucket_view=True
             )
 
+    @property
+    def replica_ranks(self) -> frozenset[int]:
+        """See `Strategy`. Every rank has all of it."""
+        return frozenset((self.world.rank,))
+
     def accumulate(self, batches: Iterable[Any], asked: torch.Tensor) -> torch.Tensor:
         """See `Strategy`. Ranks talk to each other during the last backward pass only."""
         own_loss = torch.zeros(1, device=self.world.device)

@@ -1,0 +1,170 @@
+"""The checkpoints in a folder of this host: which are there, which are complete, how one comes to count.
+
+    step-120/                what torch.distributed.checkpoint writes
+    step-120/complete.json   comes last, in one piece: without it the checkpoint does not count
+    step-120.partial/        one that is being fetched from another host
+
+Nothing here knows torch or another rank.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from .errors import CheckpointError
+
+MARKER = "complete.json"
+PARTIAL = ".partial"
+NAME = re.compile(r"step-(0|[1-9][0-9]*)(\.partial)?\Z")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Position:
+    """Where training stands: `step` steps are done, and `samples` samples have been taken in all."""
+
+    step: int
+    samples: int
+    seed: int
+    dataset_length: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What a complete checkpoint says about itself. Copies of it on several hosts say the same."""
+
+    position: Position
+    time: float
+    """When it was saved: seconds since the epoch by the clock of the host of rank 0."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Listing:
+    """What is in a folder: the complete ones by step, and the steps of newer ones that are not complete."""
+
+    complete: Mapping[int, Record]
+    incomplete: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """The checkpoint to resume from, and which of the listed folders have it. Folders go by their number."""
+
+    record: Record
+    holders: tuple[int, ...]
+    lacking: tuple[int, ...]
+
+
+def choose(listings: Sequence[Listing], names: Sequence[str]) -> Choice | None:
+    """The newest checkpoint that is complete in one of the folders. `names` are those of their hosts.
+
+    Raises CheckpointError when the folders hold different checkpoints of its step.
+    """
+    step = max((step for listing in listings for step in listing.complete), default=None)
+    if step is None:
+        return None
+    holders = tuple(number for number, listing in enumerate(listings) if step in listing.complete)
+    first = holders[0]
+    record = listings[first].complete[step]
+    for other in holders[1:]:
+        if listings[other].complete[step] != record:
+            raise CheckpointError(
+                f"{names[first]} and {names[other]} hold different checkpoints of step {step}: they trained "
+                f"apart; remove step-{step} on the one whose training is not to be continued"
+            )
+    lacking = tuple(number for number in range(len(listings)) if number not in holders)
+    return Choice(record=record, holders=holders, lacking=lacking)
+
+
+class CheckpointFolder:
+    """The folder at `path`, which need not exist yet. Methods raise OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def of(self, step: int) -> Path:
+        """Where the checkpoint of that step is."""
+        return self.path / f"step-{step}"
+
+    def partial(self, step: int) -> Path:
+        """Where the checkpoint of that step is while it comes in from another host."""
+        return self.path / f"step-{step}{PARTIAL}"
+
+    def listing(self) -> Listing:
+        """What is there."""
+        complete: dict[int, Record] = {}
+        incomplete: list[int] = []
+        for step in self._steps():
+            record = self._record(step)
+            if record is not None:
+                complete[step] = record
+            else:
+                incomplete.append(step)
+        newest = max(complete, default=-1)
+        return Listing(complete=complete, incomplete=tuple(step for step in incomplete if step > newest))
+
+    def prepare(self, step: int) -> None:
+        """Make an empty folder for a checkpoint."""
+        # What is there was left over from an attempt that ended while it wrote.
+        self.remove(step)
+        self.of(step).mkdir(parents=True)
+
+    def complete(self, record: Record, more: Mapping[str, object]) -> None:
+        """Let the checkpoint count. `more` is for people who look into the marker."""
+        path = self.of(record.position.step)
+        temporary = path / f"{MARKER}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(asdict(record.position) | {"time": record.time} | dict(more), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path / MARKER)
+
+    def adopt(self, step: int) -> None:
+        """Let the checkpoint that has come in take its place."""
+        shutil.rmtree(self.of(step), ignore_errors=True)
+        self.partial(step).replace(self.of(step))
+
+    def remove(self, step: int) -> None:
+        """Remove a checkpoint, as far as possible."""
+        # The marker goes first: what is half deleted must not look complete.
+        try:
+            (self.of(step) / MARKER).unlink()
+        except OSError:
+            pass
+        shutil.rmtree(self.of(step), ignore_errors=True)
+
+    def remove_partial(self) -> None:
+        """Remove what came in from another host and never became complete."""
+        for step in self._steps(PARTIAL):
+            shutil.rmtree(self.partial(step), ignore_errors=True)
+
+    def prune(self, newest: int, keep: int) -> None:
+        """Of the checkpoints up to step `newest`, leave the last `keep` complete ones."""
+        self.remove_partial()
+        steps = self._steps()
+        complete = [step for step in steps if self._record(step) is not None]
+        for step in steps:
+            if step < newest and step not in complete[-keep:]:
+                self.remove(step)
+
+    def _steps(self, suffix: str | None = None) -> list[int]:
+        try:
+            names = [entry.name for entry in self.path.iterdir()]
+        except FileNotFoundError:
+            return []
+        matches = (NAME.match(name) for name in names)
+        return sorted(int(match[1]) for match in matches if match and match[2] == suffix)
+
+    def _record(self, step: int) -> Record | None:
+        try:
+            said = json.loads((self.of(step) / MARKER).read_bytes())
+            position = Position(**{name: int(said[name]) for name in Position.__slots__})
+            record = Record(position=position, time=float(said["time"]))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+        return record if position.step == step else None
