@@ -75,8 +75,10 @@ class Checker:
         `gpus` gives what the driver says, `survey` what `GpuMonitor.survey` does. Without `pythons` no
         interpreter is asked.
         """
-        machine = self._part("host", HOST_SECONDS, host_facts, self._home)
-        found = self._part("pythons", PYTHON_SECONDS, interpreters, self._home) if pythons else _nothing()
+        machine = asyncio.ensure_future(self._part("host", HOST_SECONDS, host_facts, self._home))
+        found = asyncio.ensure_future(
+            self._part("pythons", PYTHON_SECONDS, interpreters, self._home) if pythons else _nothing()
+        )
         status = await gpus
         surveyed = await survey()
         owners = self._part("owners", HOST_SECONDS, owned, surveyed.get("processes") or [])
