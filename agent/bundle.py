@@ -1,7 +1,8 @@
 """Builds agent.pyz on the controller: the same sources always give the same bytes.
 
 It holds this package, the `pynvml.py` of the installed nvidia-ml-py, and a start module: source, which can be
-read where it runs, without its comments and docstrings (see `condense.py`) but with NVIDIA's licence.
+read where it runs, without its comments and docstrings (see `condense.py`). Of NVIDIA's module there is the
+licence and what this package mentions.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import hashlib
 import importlib.util
 import io
 import os
+import re
 import zipfile
 from typing import Dict, Optional
 
 from . import files
-from .condense import condense
+from .condense import condense, only
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Modification time of every entry: the earliest that a zip file can hold."""
 
 START = b"import sys\n\nfrom agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+
+ERRORS = "NVML_ERROR_"
+"""pynvml looks for its own names that begin so, and makes exceptions of them."""
 
 LEFT_OUT = ("bundle.py", "condense.py")
 """Modules of this package that only a controller needs."""
@@ -46,13 +51,13 @@ def build(cache: Optional[str] = None) -> Bundle:
     cached = _load(cache, key) if cache else None
     if cached is not None:
         return cached
+    contents = _contents(sources)
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
-        for name in sorted([*sources, "__main__.py"]):
+        for name, content in sorted(contents.items()):
             info = zipfile.ZipInfo(name, EPOCH)
             info.create_system = 3  # Unix, whatever this machine is
             info.external_attr = 0o100644 << 16
-            content = condense(_read(sources[name])) if name in sources else START
             archive.writestr(info, content, zipfile.ZIP_DEFLATED, 9)
     data = buffer.getvalue()
     bundle = Bundle(data, hashlib.sha256(data).hexdigest())
@@ -68,6 +73,16 @@ def _sources() -> Dict[str, str]:
     sources = {f"agent/{name}": os.path.join(package, name) for name in modules}
     sources["pynvml.py"] = _find_pynvml()
     return sources
+
+
+def _contents(sources: Dict[str, str]) -> Dict[str, bytes]:
+    """Name in the archive -> what it holds there."""
+    contents = {name: condense(_read(path)) for name, path in sources.items()}
+    ours = b"\n".join(content for name, content in contents.items() if name != "pynvml.py")
+    errors = {name for name in re.findall(r"\w+", contents["pynvml.py"].decode()) if name.startswith(ERRORS)}
+    contents["pynvml.py"] = only(contents["pynvml.py"], errors | set(re.findall(r"\w+", ours.decode())))
+    contents["__main__.py"] = START
+    return contents
 
 
 def _find_pynvml() -> str:

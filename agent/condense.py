@@ -1,4 +1,4 @@
-"""Takes comments and docstrings out of Python source for the archive: a third of its bytes, none of its code.
+"""Makes Python source smaller for the archive: no comments, no docstrings, of a module only what is used.
 
 What is left stands in the lines and columns in which it stood, so a traceback from a host leads to the right
 place in the sources, and compiles to the same code but for the docstrings.
@@ -6,9 +6,11 @@ place in the sources, and compiles to the same code but for the docstrings.
 
 from __future__ import annotations
 
+import ast
 import io
+import re
 import tokenize
-from typing import List
+from typing import AbstractSet, List, Set, Tuple
 
 _BEFORE_STATEMENT = (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 _NOTHING = (tokenize.COMMENT, tokenize.NL)
@@ -45,3 +47,51 @@ def _cut(lines: List[str], token: tokenize.TokenInfo, kept: str) -> None:
     (first, column), (last, _) = token.start, token.end
     lines[first - 1] = (lines[first - 1][:column] + kept).rstrip()
     lines[first:last] = [""] * (last - first)
+
+
+def only(source: bytes, wanted: AbstractSet[str]) -> bytes:
+    """Return a module without the functions, classes and constants that nothing needs that is `wanted`.
+
+    What a definition that stays mentions stays too, and so do statements that define nothing. Raises
+    SyntaxError.
+    """
+    statements = ast.parse(source).body
+    needed = set(wanted)
+    kept: Set[int] = set()
+    grown = True
+    while grown:
+        grown = False
+        for number, statement in enumerate(statements):
+            names = _defined(statement)
+            if number not in kept and (not names or names & needed):
+                kept.add(number)
+                needed |= _mentioned(statement)
+                grown = True
+    lines = source.decode("utf-8").split("\n")
+    for number, statement in enumerate(statements):
+        if number not in kept:
+            first, last = _lines(statement)
+            lines[first - 1 : last] = [""] * (last - first + 1)
+    return "\n".join(lines).encode("utf-8")
+
+
+def _defined(statement: ast.stmt) -> Set[str]:
+    """The names that a statement of a module defines, if that is all that it does."""
+    if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+        return {statement.name}
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = [target.id for target in targets if isinstance(target, ast.Name)]
+    return set(names) if len(names) == len(targets) else set()
+
+
+def _mentioned(statement: ast.stmt) -> Set[str]:
+    names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    # Names that are put together or looked up at run time are strings first.
+    texts = [node.value for node in ast.walk(statement) if isinstance(node, ast.Constant)]
+    return names | {word for text in texts if isinstance(text, str) for word in re.findall(r"\w+", text)}
+
+
+def _lines(statement: ast.stmt) -> Tuple[int, int]:
+    """The first and last line, decorators included."""
+    decorators = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(node.lineno for node in decorators)]), statement.end_lineno or 0

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
+import pynvml
 import pytest
 from agent_client import agent_bundle
 
@@ -55,6 +57,24 @@ def test_what_is_in_it_and_what_is_not() -> None:
     assert {"__main__.py", "pynvml.py", "agent/__init__.py", "agent/daemon.py"} <= set(names)
     assert not [name for name in names if "test" in name or not name.endswith(".py") or "bundle" in name]
     assert {entry.date_time for entry in entries} == {bundle.EPOCH}
+
+
+def test_nvidia_s_module_has_all_that_the_agent_uses(pyz: Path, python: str) -> None:
+    """And it is the same code: the constants, functions and error classes that its own code looks up too."""
+    source = b"".join(path.read_bytes() for path in Path(bundle.__file__).parent.glob("*.py"))
+    used = set(re.findall(r"\bnvml[A-Z_]\w+|\bNVML\w+", source.decode())) & set(dir(pynvml))
+    assert {"nvmlInit", "NVMLError", "nvmlDeviceGetCount"} <= used
+    ask = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import pynvml\n"
+        "assert pynvml.__file__.startswith(sys.argv[1])\n"
+        "missing = [name for name in sys.argv[2:] if not hasattr(pynvml, name)]\n"
+        "print(missing, pynvml.NVMLError(15).__class__.__name__, pynvml.nvmlInit.__code__.co_firstlineno)"
+    )
+    done = subprocess.run(
+        [python, "-I", "-S", "-c", ask, str(pyz), *sorted(used)], capture_output=True, check=False, text=True
+    )
+    line = pynvml.nvmlInit.__code__.co_firstlineno
+    assert (done.stdout, done.stderr) == (f"[] NVMLError_GpuIsLost {line}\n", "")
 
 
 def test_the_cache_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,39 @@ def test_what_goes_and_what_stays() -> None:
     assert condense.condense(b"# only a comment\n") == b"# only a comment\n"
 
 
+MODULE = b"""# licence
+import os
+
+A = 1
+B = A
+C = B  # why
+D = lambda: os
+
+
+@print
+def f():
+    return [C,
+            'E']
+
+
+class g: pass
+E = F, G = 1, 2
+f()
+H = 1
+"""
+
+
+def test_of_a_module_stays_what_is_wanted_and_what_that_needs() -> None:
+    kept = condense.only(MODULE, {"D"}).decode().split("\n")
+    assert kept == MODULE.replace(b"class g: pass", b"").replace(b"H = 1", b"").decode().split("\n"), (
+        "a call stays, and so f and all that it needs"
+    )
+    without_call = MODULE.replace(b"\nf()\n", b"\n\n")
+    kept = condense.only(without_call, {"B"}).decode().split("\n")
+    assert [line for line in kept if line] == ["# licence", "import os", "A = 1", "B = A", "E = F, G = 1, 2"]
+    assert kept[4] == "B = A", "in its line"
+
+
 @pytest.mark.skipif(not BUILDERS, reason="no other Python on this machine")
 @pytest.mark.parametrize("builder", BUILDERS, ids=[path.split("/")[-3] for path in BUILDERS])
 def test_every_python_of_a_controller_makes_the_same_bytes(builder: str) -> None:
