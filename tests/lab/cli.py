@@ -67,7 +67,9 @@ def _up(options: argparse.Namespace) -> None:
                 pids=options.pids,
                 memory=options.memory,
                 nat=options.nat,
+                overlays=tuple(tuple(each.split("=", 1)) for each in options.overlay),
                 resolves=options.resolves,
+                gpus=options.gpus,
                 clock_offset=options.clock_offset,
                 cable=Cable(options.latency, options.loss, options.rate),
             )
@@ -133,7 +135,15 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--pids", type=int, default=0, metavar="N", help="at most so many processes and threads")
     up.add_argument("--memory", default="", metavar="SIZE", help="a limit, such as 256m")
     up.add_argument("--nat", default="", metavar="NAME", help="behind a gateway of this name")
+    up.add_argument(
+        "--overlay",
+        action="append",
+        default=[],
+        metavar="wg0=NAME",
+        help="another interface, and its network",
+    )
     up.add_argument("--resolves", choices=["own", "loopback", "nothing"], default="own")
+    up.add_argument("--gpus", type=int, default=0, metavar="N", help="fake ones")
     up.add_argument("--clock-offset", type=float, default=0, metavar="SECONDS")
     up.add_argument("--latency", type=float, default=0, metavar="MS", help="added to a round trip")
     up.add_argument("--loss", type=float, default=0, metavar="SHARE", help="0.02 loses 2 packets of 100")

@@ -15,10 +15,10 @@ from waiting import wait_until
 
 from tui.fleet.hosts import Host
 
-from . import cgroups, clock
+from . import cgroups, clock, gpus
 from .cleanup import kill_all_in
 from .machine import Machine, interpreter
-from .network import Network, quiet
+from .network import Network, firewall, quiet, set_kernel
 from .options import Cable, HostOptions
 from .tools import run
 from .wire import Wire
@@ -54,8 +54,15 @@ class LabHost:
         self.home = self._machine.home
         """Its /root, as a folder of this machine."""
         self.log = folder / "sshd.log"
-        self._port = f"p{self.private_address.split('.')[-1]}"
+        self._port = _port(self.private_address)
         """What the other end of its cable is called."""
+        self._overlays = [
+            (interface, segment, segment.new_address())
+            for interface, name in options.overlays
+            for segment in [network.overlay(name)]
+        ]
+        self.overlay_addresses = {interface: address for interface, _, address in self._overlays}
+        """Interface -> address, of the options' overlays."""
         self._wire: Wire | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._python = interpreter(options.python, refuse) if options.python else None
@@ -130,6 +137,13 @@ class LabHost:
         quiet(self._namespace)
         router = self._gateway.router if self._gateway else ""
         self._segment.attach(self._port, self._namespace, self.private_address, router=router)
+        for interface, segment, address in self._overlays:
+            segment.attach(_port(address), self._namespace, address, interface=interface)
+        if self.options.local_ports:
+            low, high = self.options.local_ports
+            set_kernel(self._namespace, f"net.ipv4.ip_local_port_range={low} {high}")
+        if self.options.open_ports:
+            firewall(self._namespace, self.options.open_ports)
         enter = [
             "ip", "netns", "exec", self._namespace, "unshare", "--mount", "--pid", "--uts", "--ipc",
             *(["--cgroup"] if groups else []), "--fork", "--mount-proc", "--kill-child",
@@ -158,6 +172,8 @@ class LabHost:
         self._remove_wire()
         kill_all_in(self._namespace)
         run("ip", "-netns", self._segment.namespace, "link", "delete", self._port)
+        for _, segment, address in self._overlays:
+            run("ip", "-netns", segment.namespace, "link", "delete", _port(address))
         run("ip", "netns", "delete", self._namespace)
 
     def release(self) -> None:
@@ -185,7 +201,14 @@ class LabHost:
         """Make the files of a machine that was just rented."""
         machine = self._machine
         machine.create()
-        ssh = self.options.ssh(clock.environment(machine.etc, self.options.clock_offset, self._refuse))
+        self.gpus = gpus.install(machine.etc, self.options.gpus, self._refuse)
+        """Its GPUs, if it has some."""
+        ssh = self.options.ssh(
+            (
+                *clock.environment(machine.etc, self.options.clock_offset, self._refuse),
+                *gpus.environment(self.gpus),
+            )
+        )
         authorized = self.home / ".ssh" / "authorized_keys"
         authorized.parent.mkdir()
         shutil.copy(self.key.with_suffix(".pub"), authorized)
@@ -233,3 +256,8 @@ class LabHost:
         text = self.log.read_text(errors="replace")
         assert self._process.poll() is None, f"{self.name} did not start: {text}"
         return "Server listening" in text
+
+
+def _port(address: str) -> str:
+    """What the port of a bridge is called to which the cable of an address leads."""
+    return f"p{address.split('.')[-1]}"

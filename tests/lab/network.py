@@ -19,6 +19,9 @@ BRIDGE = "br0"
 PRIVATE = ipaddress.IPv4Network("172.17.0.0/16")
 """What is behind each gateway, as behind each Docker."""
 
+OVERLAYS = ipaddress.IPv4Network("192.168.0.0/16")
+"""Each overlay is a /24 of it."""
+
 FIRST_MAPPED_PORT = 40022
 
 
@@ -41,16 +44,18 @@ class Segment:
         run("ip", "-netns", self.namespace, "link", "add", BRIDGE, "type", "bridge")
         run("ip", "-netns", self.namespace, "link", "set", BRIDGE, "up")
 
-    def attach(self, port: str, peer: str, address: str, *, router: str = "") -> None:
-        """Lead a cable from `port` to `eth0` of the namespace `peer`."""
+    def attach(
+        self, port: str, peer: str, address: str, *, router: str = "", interface: str = "eth0"
+    ) -> None:
+        """Lead a cable from `port` to an interface of the namespace `peer`."""
         run(
             "ip", "-netns", self.namespace, "link", "add", port, "type", "veth",
-            "peer", "name", "eth0", "address", hardware_address(address), "netns", peer,
+            "peer", "name", interface, "address", hardware_address(address), "netns", peer,
         )  # fmt: skip
         run("ip", "-netns", self.namespace, "link", "set", port, "master", BRIDGE, "up")
-        run("ip", "-netns", peer, "address", "add", f"{address}/{self.subnet.prefixlen}", "dev", "eth0")
+        run("ip", "-netns", peer, "address", "add", f"{address}/{self.subnet.prefixlen}", "dev", interface)
         run("ip", "-netns", peer, "link", "set", "lo", "up")
-        run("ip", "-netns", peer, "link", "set", "eth0", "up")
+        run("ip", "-netns", peer, "link", "set", interface, "up")
         if router:
             run("ip", "-netns", peer, "route", "add", "default", "via", router)
 
@@ -119,6 +124,7 @@ class Network:
         self.controller = ""
         """The controller's address in the lab."""
         self._gateways: dict[str, Gateway] = {}
+        self._overlays: dict[str, Segment] = {}
         self._cuts: set[frozenset[str]] = set()
 
     def create(self) -> None:
@@ -145,6 +151,14 @@ class Network:
             gateway.create(self.switch, f"gw{len(self._gateways)}")
             self._gateways[name] = gateway
         return self._gateways[name]
+
+    def overlay(self, name: str) -> Segment:
+        """The overlay network of that name, made when it is asked for first."""
+        if name not in self._overlays:
+            subnet = list(OVERLAYS.subnets(new_prefix=24))[100 + len(self._overlays)]
+            self._overlays[name] = Segment(f"{self.lab}-ov-{name}", subnet)
+            self._overlays[name].create()
+        return self._overlays[name]
 
     def cut(self, one: str, other: str) -> None:
         """Let nothing pass between two addresses any more, in silence."""
@@ -174,6 +188,21 @@ def hardware_address(address: str) -> str:
 def nft(namespace: str, rules: str) -> None:
     """Load rules in a namespace."""
     run("ip", "netns", "exec", namespace, "nft", "-f", "-", stdin=rules)
+
+
+def firewall(namespace: str, ports: tuple[int, int]) -> None:
+    """Let nothing in by `eth0` but SSH, and what goes to the ports from the first to the last."""
+    nft(
+        namespace,
+        f"""
+        table ip firewall {{
+            chain in {{
+                type filter hook input priority 0
+                iifname eth0 tcp dport != {{ 22, {ports[0]}-{ports[1]} }} ct state new drop
+            }}
+        }}
+        """,
+    )
 
 
 def set_kernel(namespace: str, *settings: str) -> None:

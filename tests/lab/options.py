@@ -53,8 +53,16 @@ class HostOptions:
     """The gateway behind which the host is, by any name: private address, no way in but a mapped SSH port.
 
     Hosts behind one gateway share its address, and reach each other by their private addresses."""
+    overlays: tuple[tuple[str, str], ...] = ()
+    """Further interfaces, such as a VPN's: its name on the host and, by any name, the network it leads to."""
+    open_ports: tuple[int, int] | None = None
+    """Of all ports only SSH's and those from the first to the last are open to others."""
+    local_ports: tuple[int, int] | None = None
+    """The first and the last port that the kernel chooses for who does not say which."""
     resolves: str = "own"
     """What the host's own name means to itself: its address (`own`), `loopback`, or `nothing`."""
+    gpus: int = 0
+    """So many, which do nothing; `LabHost.gpus` changes them."""
     clock_offset: float = 0
     """Seconds by which the clock of everything started over SSH is ahead; file times are the kernel's."""
     cable: Cable = Cable()
