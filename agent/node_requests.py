@@ -38,6 +38,7 @@ class Prepare:
     actor: str
     secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     forced: str = ""
+    note: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +66,15 @@ async def plan(services: Services, viewer: Viewer, params: Plan) -> Result:
 async def prepare(services: Services, viewer: Viewer, params: Prepare) -> Result:
     """Claim everything and write everything; start nothing."""
     del viewer
-    order = Order(params.spec, params.actor, params.attempt, params.placement, params.secrets, params.forced)
+    order = Order(
+        params.spec,
+        params.actor,
+        params.attempt,
+        params.placement,
+        params.secrets,
+        params.forced,
+        params.note,
+    )
     return as_result(await services.actions.prepare(order))
 
 

@@ -36,6 +36,8 @@ class Order:
     secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     forced: str = ""
     """Why the GPUs are taken although another run holds them; empty when they are not."""
+    note: str = ""
+    """What else the event of its beginning says."""
 
 
 class Hardware(NamedTuple):
@@ -64,8 +66,11 @@ class Started(NamedTuple):
 
 
 def plan(home: str, order: Order, hardware: Hardware, gpus_may_be_held: bool = False) -> Started:
-    """What `prepare` would make ready. Writes nothing. Raises RunError."""
-    command = _resolve(home, order, hardware)
+    """What `prepare` would make ready. Writes nothing. Raises RunError.
+
+    With `gpus_may_be_held` the attempt before it need not have ended: it is to be stopped first.
+    """
+    command = _resolve(home, order, hardware, may_live=gpus_may_be_held)
     if not gpus_may_be_held and not order.forced:
         claims.refuse_held(home, order.spec.run, command.gpus)
     return started(order, command)
@@ -109,16 +114,16 @@ def prepare(home: str, order: Order, hardware: Hardware, *, lease: bool) -> Tupl
     return attempt, started(order, command)
 
 
-def _resolve(home: str, order: Order, hardware: Hardware) -> launching.Command:
+def _resolve(home: str, order: Order, hardware: Hardware, *, may_live: bool = False) -> launching.Command:
     """Work out what is to be executed, after what can be refused without asking an interpreter."""
     launching.check(order.spec)
-    _refuse_taken(home, order)
+    _refuse_taken(home, order, may_live)
     return launching.resolve(
         home, order.spec, order.attempt, order.placement, gpus=hardware.gpus, cores=hardware.cores
     )
 
 
-def _refuse_taken(home: str, order: Order) -> None:
+def _refuse_taken(home: str, order: Order, may_live: bool = False) -> None:
     run, number = order.spec.run, order.attempt
     if number < 1:
         raise RunError("bad-spec", f"attempt {number} is not possible", "the first one is 1")
@@ -127,7 +132,7 @@ def _refuse_taken(home: str, order: Order) -> None:
             "exists", f"there is a run {run!r} on this host already", "restart it, or choose another id"
         )
     found = runs.numbers(home, run)
-    if found and not Attempt(home, run, found[-1]).condition().over:
+    if found and not may_live and not Attempt(home, run, found[-1]).condition().over:
         raise RunError("busy", f"attempt {found[-1]} of {run} has not ended", "stop it first")
     if found and found[-1] >= number:
         raise RunError(
@@ -252,6 +257,8 @@ def _event(order: Order, command: launching.Command) -> Tuple[str, str, str]:
     nodes = () if order.placement is None else order.placement.nodes
     if len(nodes) > 1 and order.placement is not None:
         text += f", node {order.placement.node_rank} of {', '.join(node.name for node in nodes)}"
+    if order.note:
+        text += f", {order.note[:MAX_FORCED]}"
     return name, order.actor, text
 
 
