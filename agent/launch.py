@@ -111,7 +111,7 @@ def resolve(
     shim = os.path.join(attempt_dir, "rank.py")
     program = (shim, kind, target, *spec.args)
     plan = Plan(spec, interpreter, attempt, attempt_dir, nproc, port, program, placement)
-    env = _base_env(plan, cores, code)
+    env = _base_env(home, plan, cores, code)
     env.update(launcher.env(plan))
     env.update({name: value for name, value in spec.env.items() if name != "PYTHONPATH"})
     env.update(_encamp_env(home, plan))
@@ -306,11 +306,13 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def _base_env(plan: Plan, cores: int, code: List[str]) -> Dict[str, str]:
+def _base_env(home: str, plan: Plan, cores: int, code: List[str]) -> Dict[str, str]:
     inherited = environment.inherited()
-    bin_dir = os.path.dirname(plan.interpreter.path)
-    search = [entry for entry in inherited.get("PATH", os.defpath).split(":") if entry != bin_dir]
-    env = {"PATH": ":".join([bin_dir, *search]), "PYTHONUNBUFFERED": "1"}
+    python = plan.interpreter.path
+    # An environment of ours has the packages of the interpreter below, but not the commands that they bring.
+    first = [os.path.dirname(path) for path in (python, envs.base_of(home, python)) if path]
+    search = [entry for entry in inherited.get("PATH", os.defpath).split(":") if entry not in first]
+    env = {"PATH": ":".join([*first, *search]), "PYTHONUNBUFFERED": "1"}
     if "OMP_NUM_THREADS" not in inherited:
         env["OMP_NUM_THREADS"] = str(max(1, cores // plan.nproc))
     theirs = plan.spec.env.get("PYTHONPATH", inherited.get("PYTHONPATH", "") if code else "")

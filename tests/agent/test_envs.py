@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -17,7 +18,7 @@ import wheels
 from agent_client import NONCE, AgentHost, gone, kill
 from waiting import wait_until
 
-from agent import envs, files, paths, probe, process, wire
+from agent import envs, files, launch, paths, probe, process, wire
 from agent.errors import RunError
 
 PIP = Path(find_spec("pip").origin or "").parent  # type: ignore[union-attr]
@@ -353,6 +354,11 @@ def test_a_launch_finds_it_or_says_that_it_is_not_there(one_host: AgentHost, ask
     build = ask("tinypkg")
     built = build.answer()
     found = envs.resolve(one_host.home, sys.executable, "", build.setup)
+    spec = wire.from_json(wire.LaunchSpec, json.loads(json.dumps(one_host.spec("run-a"))))
+    command = launch.resolve(one_host.home, dataclasses.replace(spec, env_setup=build.setup), 1)
+    assert command.python == found.path
+    bins = [os.path.dirname(path) for path in (found.path, sys.executable)]  # noqa: PTH120
+    assert command.env["PATH"].split(":")[:2] == bins, "the base's commands are found too"
     assert (found.path, found.torch) == (built["python"], "2.13.0+fake")
     assert envs.python_of(one_host.home, sys.executable, build.setup) == built["python"]
 
