@@ -99,6 +99,7 @@ class Gateway:
                 chain in {{
                     type nat hook prerouting priority -100
                     {rules}
+                    iifname {BRIDGE} udp dport 53 redirect comment "refused: a lookup need not time out"
                 }}
                 chain out {{
                     type nat hook postrouting priority 100
