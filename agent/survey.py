@@ -49,8 +49,12 @@ class _Survey:
         }
 
     def _processes(self, index: int) -> List[Json]:
-        for version in ("_v3", "_v2"):  # an old driver lacks the newer one
-            question = getattr(self._nvml, "nvmlDeviceGetComputeRunningProcesses" + version)
+        nvml = self._nvml
+        newest, older = (
+            nvml.nvmlDeviceGetComputeRunningProcesses_v3,
+            nvml.nvmlDeviceGetComputeRunningProcesses_v2,
+        )
+        for question in (newest, older):  # an old driver lacks the newest
             found = self._ask(question, self._handles[index])
             if found is not None:
                 return [

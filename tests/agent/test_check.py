@@ -152,11 +152,14 @@ def test_a_driver_that_crashes_in_the_middle_ends_the_wait(gpu_host: tuple[FakeN
 def test_an_old_driver_tells_less(
     make_fake: Callable[..., FakeNvml], one_host: AgentHost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fake = make_fake(1)
+    fake = make_fake(1, memory_v2=False)
     fake.set_driver(cuda=0)
+    fake.occupy(0, 4_194_305)
     for name, value in fake.environment().items():
         monkeypatch.setenv(name, value)
-    assert gpus_of(one_host.connect()).cuda is None
+    found = gpus_of(one_host.connect())
+    assert found.cuda is None
+    assert [each.pid for each in found.processes] == [4_194_305]
 
 
 # --- machines ----------------------------------------------------------------------------------------------

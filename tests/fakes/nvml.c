@@ -3,7 +3,7 @@
  * The file is named by FAKE_NVML_STATE and laid out as `struct state`; tests/fakes/nvml.py declares the same
  * layout and writes to it while the library is in use, so that a test changes a running "GPU".
  * (The name does not begin with ENCAMP_, because the daemon passes on none of those.)
- * Built with -DWITHOUT_MEMORY_V2 it is an old driver: the symbol is not there at all.
+ * Built with -DWITHOUT_MEMORY_V2 it is an old driver: the newest symbols are not there at all.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -265,6 +265,9 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *celsius)
 
 struct process { unsigned int pid; unsigned long long memory; unsigned int gpu_instance, compute_instance; };
 
+#ifdef WITHOUT_MEMORY_V2
+#define nvmlDeviceGetComputeRunningProcesses_v3 nvmlDeviceGetComputeRunningProcesses_v2
+#endif
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, struct process *processes)
 {
     volatile struct gpu *gpu;

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fake_checks import Checked
 from feed import FakeHost, Feed
 
 from agent import wire
@@ -23,7 +24,7 @@ LOG = "".join(
 ).encode()
 
 
-class FakeSession:
+class FakeSession(Checked):
     """Answers from the feed, and notes what was asked."""
 
     def __init__(self, fleet: FakeFleet, host: Host) -> None:
@@ -74,6 +75,9 @@ class FakeSession:
             raise self.refuse[method]
         answer: dict[str, Any] = getattr(self, f"_{method}")(params)
         return answer
+
+    def fake_host(self) -> FakeHost:
+        return self.fleet.feed.hosts[self.name]
 
     def _blob_has(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"present": True}

@@ -18,9 +18,6 @@ from textual.worker import Worker, WorkerState
 from .. import formatting as fmt
 from ..fleet import preflight
 from ..fleet.errors import EncampError
-from ..fleet.errors import EncampError
-from ..fleet.errors import EncampError
-from ..fleet.errors import EncampError
 from ..fleet.preflight import Report
 from ..widgets import finding_lines
 from ..widgets.lines import Lines
@@ -126,8 +123,8 @@ class CheckScreen(BaseScreen):
         report = self.report
         parts: list[list[Piece]] = []
         if report is not None:
-            parts.append([(f"{fmt.age(time.time() - report.at)} old", "quiet")])
             parts.append(finding_lines.counts(report.findings))
+            parts.append([(f"{fmt.age(time.time() - report.at)} old", "quiet")])
         if self._doing:
             parts.append([(f"◌ {self._doing}", fmt.STARTING)])
         return parts

@@ -32,10 +32,10 @@ Lines = list[list[Piece]]
 
 
 def lines(report: Report, width: int) -> Lines:
-    """All of the report for a widget of this width."""
+    """All of the report for a widget of this width; what concerns all hosts comes first, the matrix last."""
     shown: Lines = []
     check = max((cells(finding.check) for finding in report.findings), default=0)
-    for name in (*report.names, ""):
+    for name in ("", *report.names):
         found = report.of(name)
         if found:
             shown += [[]] if shown else []
