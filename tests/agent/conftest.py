@@ -77,10 +77,13 @@ def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "version.py").write_text("__version__ = '2.13.0+fake'\ncuda = None\n")
     (folder / "distributed" / "__init__.py").write_text("")
     (folder / "distributed" / "run.py").write_text(
-        "import runpy, sys\n"
+        "import os, runpy, sys\n"
         "words = sys.argv[1:]\n"
         "program = next(index for index, word in enumerate(words) if word.endswith('rank.py'))\n"
-        f"sys.argv = ['launcher.py', words[words.index('--nproc-per-node') + 1], *words[program:]]\n"
+        "nproc = int(words[words.index('--nproc-per-node') + 1])\n"
+        "if '--node-rank' in words:\n"
+        "    os.environ['FIRST_RANK'] = str(nproc * int(words[words.index('--node-rank') + 1]))\n"
+        f"sys.argv = ['launcher.py', str(nproc), *words[program:]]\n"
         f"runpy.run_path({str(SCRIPTS / 'launcher.py')!r}, run_name='__main__')\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder.parent))

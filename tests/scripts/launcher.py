@@ -1,5 +1,7 @@
 """A stand-in for torchrun without torch: `launcher.py NPROC SHIM KIND TARGET ARGUMENT...`.
 
+FIRST_RANK is the first global rank of this node, 0 without it. Nodes do not meet.
+
 Starts the ranks in sessions of their own; when one fails it ends the others and says so in torchrun's words;
 on SIGTERM it passes that on, waits, and fails.
 """
@@ -14,7 +16,7 @@ WORDS = """\
 [{index}]:
   time      : {time}
   host      : localhost
-  rank      : {rank} (local_rank: {rank})
+  rank      : {rank} (local_rank: {local_rank})
   exitcode  : {code} (pid: {pid})
   error_file: <N/A>
   traceback : whatever
@@ -40,11 +42,13 @@ def close(ranks):
 
 def main():
     nproc, program = int(sys.argv[1]), sys.argv[2:]
+    first = int(os.environ.pop("FIRST_RANK", "0"))
     signal.signal(signal.SIGTERM, terminate)
     ranks = []
     try:
         for rank in range(nproc):
-            env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(nproc)}
+            names = {"RANK": first + rank, "LOCAL_RANK": rank, "WORLD_SIZE": first + nproc}
+            env = {**os.environ, **{name: str(value) for name, value in names.items()}}
             ranks.append(subprocess.Popen([sys.executable, "-u", *program], env=env, start_new_session=True))
         while all(rank.poll() in (None, 0) for rank in ranks):
             if all(rank.poll() == 0 for rank in ranks):
@@ -58,7 +62,8 @@ def main():
     failed = [(number, rank) for number, rank in enumerate(ranks) if rank.returncode != 0]
     for index, (number, rank) in enumerate(failed):
         now = time.strftime("%Y-%m-%d_%H:%M:%S")
-        print(WORDS.format(index=index, time=now, rank=number, code=rank.returncode, pid=rank.pid))
+        named = {"rank": first + number, "local_rank": number}
+        print(WORDS.format(index=index, time=now, code=rank.returncode, pid=rank.pid, **named))
     return 1
 
 
