@@ -194,6 +194,17 @@ def test_two_names_of_one_machine() -> None:
         choose(matrix(a, b))
 
 
+def test_two_containers_of_one_machine() -> None:
+    a, b = (host(name, candidate("eth0", f"172.17.0.{ord(name)}"), boot_id="same") for name in "ab")
+    assert len(choose(matrix(a, b))) == 2
+    with pytest.raises(HostsApart) as caught:
+        choose(matrix(a, b, reach=lambda *_: "no route to host"))
+    assert (
+        caught.value.hint.splitlines()[0] == "a and b are on one machine: put both containers in one network."
+    )
+    assert len(caught.value.hint.splitlines()) == 2
+
+
 # --- the rendezvous and open ports --------------------------------------------------------------------------
 
 

@@ -38,13 +38,14 @@ def why_apart(matrix: Matrix, unreached: Sequence[str]) -> HostsApart:
         sources = _sources(matrix, host)
         lines += [_sentence(matrix, source, host) for source in sources]
         pairs += [(source, host.name) for source in sources]
+        hints |= dict.fromkeys(_about_machines(matrix, source, host) for source in sources)
         for text, hint in _about_ports(matrix, host, sources):
             lines.append(text)
             hints[hint] = None
     left = len(lines) - MAX_LINES
     if left > 1:
         lines[MAX_LINES:] = [f"And {left} more like these."]
-    return HostsApart("\n".join(lines), "\n  ".join([*hints, CHOICES]), pairs)
+    return HostsApart("\n".join(lines), "\n  ".join([*filter(None, hints), CHOICES]), pairs)
 
 
 def _sources(matrix: Matrix, host: HostNetwork) -> list[str]:
@@ -69,6 +70,15 @@ def _sentence(matrix: Matrix, source: str, host: HostNetwork) -> str:
 
 def _where(probe: Probe) -> str:
     return f"{probe.address} on {probe.interface}"
+
+
+def _about_machines(matrix: Matrix, source: str, host: HostNetwork) -> str:
+    """A nearer choice for two containers of one machine; nothing for others."""
+    if not host.boot_id or matrix.host(source).boot_id != host.boot_id:
+        return ""
+    return (
+        f"{' and '.join(sorted((source, host.name)))} are on one machine: put both containers in one network."
+    )
 
 
 def _about_ports(matrix: Matrix, host: HostNetwork, sources: Sequence[str]) -> Iterable[tuple[str, str]]:
