@@ -256,6 +256,8 @@ def test_a_port_that_is_in_use_is_told() -> None:
         EncampError, match=r"a cannot be the rendezvous at 10\.0\.0\.5:20007: address already in use"
     ):
         rendezvous(found, choose(found)[0], 29111, port=20007)
+    restarted = rendezvous(found, choose(found)[0], 29111, port=20007, port_may_be_held=True)
+    assert restarted == Rendezvous("10.0.0.5", 20007), "the run that is restarted holds it"
 
 
 def behind_a_firewall(error: str = "connection timed out", **fields: object) -> tuple[Matrix, HostNetwork]:

@@ -84,7 +84,13 @@ async def arrange(
     check_alike(sessions, plans)
     nodes = placement.choose(matrix, rendezvous_host=settings.rendezvous_host)
     lead = nodes[0].name
-    meeting = placement.rendezvous(matrix, nodes[0], plans[lead].port, port=settings.rendezvous_port)
+    meeting = placement.rendezvous(
+        matrix,
+        nodes[0],
+        plans[lead].port,
+        port=settings.rendezvous_port,
+        port_may_be_held=wish.restarting,
+    )
     await check(sessions, wish, plans, matrix, progress)
     by_name = {session.name: session for session in sessions}
     return Arrangement(tuple(by_name[node.name] for node in nodes), tuple(nodes), meeting)

@@ -50,15 +50,20 @@ def choose(matrix: Matrix, *, rendezvous_host: str = "") -> list[wire.Node]:
     return nodes
 
 
-def rendezvous(matrix: Matrix, lead: wire.Node, free_port: int, *, port: int = 0) -> Rendezvous:
+def rendezvous(
+    matrix: Matrix, lead: wire.Node, free_port: int, *, port: int = 0, port_may_be_held: bool = False
+) -> Rendezvous:
     """Where the ranks meet, on the host of node rank 0.
 
     `port` is the profile's; without one it is one of the host's open ports, or else `free_port`, which the
-    host itself has offered. Raises HostsApart, and EncampError when nothing can listen there.
+    host itself has offered. With `port_may_be_held`, `port` is the run's own until it is stopped, and is not
+    to be tried before. Raises HostsApart, and EncampError when nothing can listen there.
     """
     host = matrix.host(lead.name)
     address = host.peer_address or lead.address
     tried = [each for each in matrix.rendezvous if (each.target, each.address) == (lead.name, address)]
+    if host.rendezvous_error and port and port_may_be_held:
+        return Rendezvous(address, port)
     if host.rendezvous_error:
         where = f"{address}:{tried[0].port}" if tried else address
         raise EncampError(
