@@ -117,19 +117,3 @@ async def test_a_refusal_names_the_host_and_has_pip_s_words(lab: Lab, connect: C
     with pytest.raises(RequestRefused, match="is not a program") as missing:
         await env_setup.build(sessions[0], "/no/python", SETUP, lambda _: None)
     assert missing.value.code == "no-python"
-
-
-async def test_gpus_of_a_lab_host(lab: Lab, connect: Connect) -> None:
-    host = lab.add(gpus=2)
-    (connected,) = await connect(host)
-
-    def gpus() -> tuple[wire.GpuSample, ...]:
-        sample = connected.view.sample
-        return sample.gpu.gpus if sample is not None else ()
-
-    assert host.gpus is not None
-    await eventually(lambda: len(gpus()) == 2)
-    host.gpus.set_gpu(1, utilization=77)
-    await eventually(lambda: gpus()[1].utilization_percent == 77)
-    host.gpus.set_gpu(0, result="lost")
-    await eventually(lambda: gpus()[0].state == "lost")
