@@ -98,13 +98,10 @@ async def stop(args: argparse.Namespace) -> int:
 
     async with open_run(args) as found:
         several = len(found.members) > 1
-        progress = HostProgress(quiet=not several)
-        try:
+        with HostProgress(quiet=not several, keep=True) as progress:
             stopped = await group_stop.stop(
                 found.members, found.leftovers, found.id, runs.actor(), args.grace, progress.show
             )
-        finally:
-            progress.end()
     if not several and stopped.failed:
         raise next(iter(stopped.failed.values()))
     if args.json:
@@ -152,8 +149,7 @@ async def _restart(args: argparse.Namespace) -> int:
     from .launch_output import print_launched
 
     async with open_run(args) as found:
-        progress = HostProgress(quiet=args.json or len(found.members) == 1)
-        try:
+        with HostProgress(quiet=args.json) as progress:
             launched = await group_restart.restart(
                 found.members,
                 found.leftovers,
@@ -163,8 +159,6 @@ async def _restart(args: argparse.Namespace) -> int:
                 forced=args.force or "",
                 progress=progress.show,
             )
-        finally:
-            progress.end()
     if args.json:
         print_launched(launched, as_json=True)
     else:

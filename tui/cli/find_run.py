@@ -49,7 +49,10 @@ class Found:
         return leftovers(self.run, self.fleet.sessions())
 
     async def everyone(self) -> list[Session]:
-        """Connections with all hosts that have anything of the run; waits for all hosts that there are."""
+        """All hosts that have anything of the run, as far as is known; those not live cannot be asked.
+
+        Waits until all hosts that there are have answered, or have failed to.
+        """
         return await self.search.all_with(self.id)
 
     def current(self) -> RunView:
@@ -108,11 +111,11 @@ class _Search:
             await self._next()
 
     async def all_with(self, name: str) -> list[Session]:
-        """All sessions whose hosts know the run, once each host has answered or has failed to."""
+        """See `Found.everyone`: what was seen of a host before counts as well."""
         self._look_everywhere()
         while self._attempts:
             await self._next()
-        return [session for session in self._fleet.sessions() if session.live and name in session.view.runs]
+        return [session for session in self._fleet.sessions() if name in session.view.runs]
 
     def close(self) -> None:
         """Wait for nothing more."""

@@ -82,16 +82,13 @@ async def _launch(args: argparse.Namespace) -> int:
     for note in work.project.notes if work.project else ():
         output.note(output.clean(note))
     async with open_hosts(args, names) as sessions:
-        progress = HostProgress(quiet=args.json)
-        try:
+        with HostProgress(quiet=args.json) as progress:
             if args.dry_run:
                 would = await coordinator.preview(sessions, work, runs.actor(), progress.show)
             else:
                 done = await coordinator.launch(
                     sessions, work, runs.actor(), forced=args.force or "", progress=progress.show
                 )
-        finally:
-            progress.end()
     if args.dry_run:
         print_dry_run(would, as_json=args.json)
     else:

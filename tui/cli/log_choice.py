@@ -6,7 +6,7 @@ import argparse
 import re
 from typing import Any
 
-from ..fleet.errors import EncampError, UsageError
+from ..fleet.errors import EncampError, HostError, UsageError
 from ..fleet.log_stream import LogStream
 from ..fleet.parallel import everywhere
 from ..fleet.session import Session
@@ -15,6 +15,9 @@ from .find_run import Found
 
 Places = dict[int, Session | EncampError]
 """Where each rank's log is, or why its host cannot be asked."""
+
+Silent = dict[str, EncampError]
+"""Hosts that cannot be asked, and why."""
 
 RANK = re.compile(r"rank(0|[1-9][0-9]{0,4})\Z")
 
@@ -36,29 +39,22 @@ async def choose(args: argparse.Namespace, found: Found, attempt: int) -> tuple[
     if args.launcher:
         return [stream(_launcher_host(args, found), "launcher")], []
     known = attempt == run.attempt or not run.info.nodes
-    places = _newest(found) if known else await _earlier(found, attempt)
+    places, silent = _newest(found) if known else await _earlier(found, attempt)
     if not args.merged:
         rank = args.rank or 0
-        if rank not in places:
-            if attempt == run.attempt and places:
-                raise UsageError(
-                    f"There is no rank {rank} in {run.id}.", f"Its ranks are 0 to {max(places)}."
-                )
-            return [stream(found.lead, f"rank{rank}")], []  # its host says what it thinks of that
-        place = places[rank]
+        place = places.get(rank)
+        if place is None and silent and not known:
+            place = next(iter(silent.values()))  # it may be there
+        if place is None and known and places:
+            raise UsageError(f"There is no rank {rank} in {run.id}.", f"Its ranks are 0 to {max(places)}.")
         if isinstance(place, EncampError):
             raise place
-        return [stream(place, f"rank{rank}")], []
-    unheard = {
-        member.name: member.problem
-        for member in found.members
-        if member.problem is not None and member.problem in places.values()
-    }
-    for name, error in unheard.items():
+        return [stream(place or found.lead, f"rank{rank}")], []  # the host says what it thinks of it
+    for name, error in silent.items():
         output.note(output.clean(f"{name} cannot be asked, its ranks are left out: {error.message}"))
     return (
         [stream(place, f"rank{rank}") for rank, place in places.items() if isinstance(place, Session)],
-        list(unheard),
+        list(silent),
     )
 
 
@@ -68,34 +64,42 @@ def _launcher_host(args: argparse.Namespace, found: Found) -> Session:
     return named[0] if named else found.lead
 
 
-def _newest(found: Found) -> Places:
+def _newest(found: Found) -> tuple[Places, Silent]:
     """By the numbers of ranks: each host has as many."""
     info = found.run.info
     if not info.nodes:
-        return dict.fromkeys(range(info.world_size), found.lead)
+        return dict.fromkeys(range(info.world_size), found.lead), {}
     places: Places = {}
+    silent: Silent = {}
     for node_rank, member in enumerate(found.members):
-        first = node_rank * info.nproc_per_node
         place = member.problem or member.session
-        if place is not None:
-            places.update(dict.fromkeys(range(first, first + info.nproc_per_node), place))
-    return places
+        assert place is not None, "a member without a session has a problem"
+        if member.problem is not None:
+            silent[member.name] = member.problem
+        first = node_rank * info.nproc_per_node
+        places.update(dict.fromkeys(range(first, first + info.nproc_per_node), place))
+    return places, silent
 
 
-async def _earlier(found: Found, attempt: int) -> Places:
+async def _earlier(found: Found, attempt: int) -> tuple[Places, Silent]:
     """An earlier attempt may have been on more hosts: where there is a log, there was the rank."""
     sessions = await found.everyone()
+    silent: Silent = {
+        session.name: HostError(session.view.message, session.view.hint)
+        for session in sessions
+        if not session.live
+    }
 
     async def look(session: Session) -> list[int]:
         answer = await session.request("run", {"run": found.id})
         return _ranks(answer.get("attempts"), attempt)
 
-    there = await everywhere(sessions, look)
+    there = await everywhere((session for session in sessions if session.live), look)
     by_name = {session.name: session for session in sessions}
     places: Places = {}
     for name, ranks in there.done.items():
         places.update(dict.fromkeys(ranks, by_name[name]))
-    return dict(sorted(places.items()))
+    return dict(sorted(places.items())), {**silent, **there.failed}
 
 
 def _ranks(attempts: Any, number: int) -> list[int]:

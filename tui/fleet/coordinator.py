@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agent import wire
 
-from . import arrange, code_sync, env_setup, run_watch, runs
+from . import arrange, code_sync, env_setup, launch_secrets, run_watch, runs
 from .arrange import Arrangement, Wish
 from .bringup import Bringup, Order, dry_run
 from .compare import Plan
@@ -57,6 +57,7 @@ async def launch(
     `forced` is why to go on in spite of blockers. Raises HostsFailed, HostsDiffer, HostsApart, Blocked,
     RunFailed; then nothing of it runs.
     """
+    await asyncio.to_thread(launch_secrets.remember, job.spec.run, job.spec.secret_sources)
     wish = Wish(job.spec, forced=forced)
     if len(sessions) == 1:
         return await _launch_on_one(sessions[0], job, wish, actor, progress)

@@ -16,7 +16,7 @@ from agent import wire
 from . import arrange, group_stop, launch_secrets, run_watch, runs
 from .arrange import Wish
 from .coordinator import Launched, begin, bring, call_off, on_one
-from .errors import HostError, RequestRefused, UsageError
+from .errors import EncampError, HostError, RequestRefused, UsageError
 from .members import Member
 from .parallel import Progress, everywhere
 from .session import Session
@@ -59,8 +59,8 @@ async def restart(
     leaving = [member for member in members if member not in staying]
     reachable = [member.session for member in leaving if member.session and not member.problem]
     known = (await everywhere([*sessions, *reachable], lambda session: _known(session, run))).results()
-    newest = max(known.values(), key=lambda each: each.attempt)
-    secrets = await asyncio.to_thread(launch_secrets.resolve, newest.spec.secret_sources)
+    newest = _agreed(run, known)
+    secrets = await asyncio.to_thread(launch_secrets.resolve_again, run, newest.spec.secret_sources)
     wish = Wish(newest.spec, newest.attempt + 1, restarting=True, forced=forced)
     arranged = await arrange.arrange(sessions, wish, _network(staying), progress)
     await bring(arranged.sessions, newest.spec, None, progress)
@@ -115,6 +115,19 @@ async def _known(session: Session, run: str) -> Known:
     return runs.read_answer(Known, await runs.request(session, "spec", {"run": run}))
 
 
+def _agreed(run: str, known: Mapping[str, Known]) -> Known:
+    """What the hosts say that the run is. One of them alone must not tell the others what to execute."""
+    newest = max(known.values(), key=lambda each: each.attempt)
+    others = [name for name, each in known.items() if each.spec != newest.spec]
+    if others:
+        first = next(name for name, each in known.items() if each is newest)
+        raise EncampError(
+            f"{first} and {', '.join(others)} tell different things of what {run} was launched with.",
+            "Stop it, and launch it anew from its profile.",
+        )
+    return newest
+
+
 async def _restart_on_one(
     session: Session, run: str, actor: str, forced: str, progress: Progress
 ) -> Launched:
@@ -125,7 +138,7 @@ async def _restart_on_one(
         if error.code != "unknown-method":  # an agent that knows no secrets
             raise
         sources = {}
-    secrets = await asyncio.to_thread(launch_secrets.resolve, sources)
+    secrets = await asyncio.to_thread(launch_secrets.resolve_again, run, sources)
     progress(session.name, "restarting")
     try:
         result = await runs.restart(session, run, actor, secrets=secrets, forced=forced)
