@@ -19,14 +19,15 @@ from textual.worker import Worker, WorkerState
 
 from profiles import library
 
-from . import aside, commands, heap, run_facts, theme
+from . import acting, aside, commands, heap, run_facts, theme
 from . import formatting as fmt
-from .fleet import runs
+from .actions import Action, Work
 from .fleet.errors import EncampError, UsageError
 from .fleet.hosts import Host
 from .fleet.paths import config_dir
 from .fleet.preflight import Report
 from .fleet.sanitize import printable
+from .fleet.session import Session
 from .fleet.store import HostView, RunView, Store
 from .palette import FleetProvider
 from .ports import FleetPort
@@ -34,8 +35,9 @@ from .questions import Questions
 from .screens.add_host import AddHostScreen
 from .screens.base import BaseScreen
 from .screens.check import CheckScreen
-from .screens.confirm import ConfirmScreen, restart_question, stop_question
+from .screens.confirm import ConfirmScreen
 from .screens.fleet import FleetScreen
+from .screens.going import GoingScreen
 from .screens.help import HelpScreen
 from .screens.host_key import HostProblemScreen
 from .screens.launch import LaunchScreen
@@ -73,6 +75,12 @@ class EncampApp(App[None]):
         """An action on a host was refused."""
 
         error: EncampError
+
+    @dataclass
+    class Ended(Message):
+        """An action on hosts has ended, well or not."""
+
+        action: Action
 
     def __init__(self, fleet: FleetPort, *, start_run: str | None = None, read_only: bool = False) -> None:
         super().__init__()
@@ -303,37 +311,38 @@ class EncampApp(App[None]):
 
         self.push_screen(screen, launched)
 
+    def sessions(self) -> list[Session]:
+        """Connections with all hosts."""
+        return [self.fleet.session(name) for name in self.store.hosts]
+
     def restart(self, run_id: str) -> None:
-        """Restart a run, after a question. Raises UsageError."""
-        run = self.find_run(run_id)
-        self.push_screen(restart_question(run), _if_yes(lambda: self._restart(run.host.name, run.id)))
+        """Restart a run on all of its hosts, after a question. Raises UsageError."""
+        acting.restart(self, run_id)
 
     def stop(self, run_id: str) -> None:
-        """Stop a run, after a question. Raises UsageError."""
-        run = self.find_run(run_id)
-        if not (run.live or run.leftovers):
-            raise UsageError(f"{run.id} has ended already: {run.state}.", "There is nothing to stop.")
-        self.push_screen(stop_question(run), _if_yes(lambda: self._stop(run.host.name, run.id)))
+        """Stop a run on all of its hosts, after a question. Raises UsageError."""
+        acting.stop(self, run_id)
+
+    def begin(self, action: Action, work: Work, *, show: bool = True) -> None:
+        """Carry out an action in the background; with `show` in sight of the user."""
+        self._carry_out(action, work)
+        if show:
+            self.push_screen(GoingScreen(action))
 
     @work(group="action", exit_on_error=False)
-    async def _restart(self, host: str, run_id: str) -> None:
-        try:
-            result = await runs.restart(self.fleet.session(host), run_id, runs.actor())
-        except EncampError as error:
-            self.post_message(self.Failed(error))
-        else:
-            self.post_message(self.Done(f"{run_id}: attempt {result.attempt} has started."))
-
-    @work(group="action", exit_on_error=False)
-    async def _stop(self, host: str, run_id: str) -> None:
-        try:
-            result = await runs.stop(self.fleet.session(host), run_id, runs.actor())
-        except EncampError as error:
-            self.post_message(self.Failed(error))
-        else:
-            self.post_message(self.Done(f"{run_id}: {result['state']}, all its processes are gone."))
+    async def _carry_out(self, action: Action, work: Work) -> None:
+        await action.carry_out(work)
+        self.post_message(self.Ended(action))
 
     # --- what actions lead to ----------------------------------------------------------------------------
+
+    @on(Ended)
+    def _ended(self, event: Ended) -> None:
+        action = event.action
+        if action.error is None:
+            self.notify(printable(action.result), markup=False)
+        elif not action.watched:
+            self.show_error(action.error)
 
     @on(Done)
     def _done(self, event: Done) -> None:

@@ -73,7 +73,7 @@ class FakeSession(Checked):
             raise Unreachable(f"{self.name} is not connected.")
         if method in self.refuse:
             raise self.refuse[method]
-        answer: dict[str, Any] = getattr(self, f"_{method}")(params)
+        answer: dict[str, Any] = json.loads(json.dumps(getattr(self, f"_{method}")(params)))
         return answer
 
     def fake_host(self) -> FakeHost:
@@ -81,6 +81,15 @@ class FakeSession(Checked):
 
     def _blob_has(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"present": True}
+
+    def _spec(self, params: dict[str, Any]) -> dict[str, Any]:
+        info = self.fleet.feed.hosts[self.name].runs[params["run"]]
+        spec = wire.LaunchSpec(info.run, info.name, info.profile, info.strategy, "script", "/root/train.py")
+        return {"spec": wire.to_json(spec), "attempt": info.attempt, "placement": None}
+
+    def _plan(self, params: dict[str, Any]) -> dict[str, Any]:
+        answer = self._launch({**params, "dry_run": True})
+        return {**answer, "torch": "2.7.1", "cuda": "12.6", "port": 29500}
 
     def _launch(self, params: dict[str, Any]) -> dict[str, Any]:
         spec = wire.from_json(wire.LaunchSpec, params["spec"])

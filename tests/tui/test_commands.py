@@ -11,11 +11,13 @@ from textual.command import CommandPalette
 from tui import commands
 from tui.screens.add_host import AddHostScreen
 from tui.screens.confirm import ConfirmScreen
+from tui.screens.dialog import Dialog
 from tui.screens.fleet import FleetScreen
 from tui.screens.help import HelpScreen
 from tui.screens.host_key import HostProblemScreen
 from tui.screens.launch import LaunchScreen
 from tui.screens.logs import LogsScreen
+from tui.screens.restart import RestartScreen
 from tui.screens.run import RunScreen
 from tui.screens.runs import RunsScreen
 from tui.widgets.prompt_bar import PromptBar
@@ -34,16 +36,14 @@ async def test_every_command_leads_where_it_says(tmp_path: Path) -> None:
             ("key runpod-9", HostProblemScreen),
             ("add ssh -p 1 root@h", AddHostScreen),
             ("launch", LaunchScreen),
-            ("restart gpt-0412", ConfirmScreen),
+            ("restart gpt-0412", RestartScreen),
             ("stop gpt-0412", ConfirmScreen),
             ("remove vast-a", ConfirmScreen),
             ("help", HelpScreen),
         ):
             await driver.command(text)
             assert isinstance(app.screen, screen), text
-            if isinstance(
-                app.screen, (HostProblemScreen, AddHostScreen, LaunchScreen, ConfirmScreen, HelpScreen)
-            ):
+            if isinstance(app.screen, (Dialog, HelpScreen)):
                 await driver.press("escape")
         await driver.command("connect runpod-2")
         assert driver.fleet.sessions["runpod-2"].retries == 1

@@ -11,8 +11,8 @@ from feed import FakeHost, Feed, cpu_demo, ranks, small
 from agent import wire
 from tui.fleet.store import Link
 from tui.run_facts import LAUNCHER
-from tui.screens.confirm import ConfirmScreen
 from tui.screens.logs import LogsScreen
+from tui.screens.restart import RestartScreen
 from tui.screens.run import RunScreen
 from tui.widgets.graph import Graph
 from tui.widgets.log_pane import LogPane
@@ -278,7 +278,7 @@ async def test_a_restart_says_the_truth_and_wants_the_word(tmp_path: Path) -> No
     feed = small()
     async with driving(feed, tmp_path, start_run="gpt-0412") as driver:
         await driver.press("r")
-        assert isinstance(driver.app.screen, ConfirmScreen)
+        assert isinstance(driver.app.screen, RestartScreen)
         assert "all 8 ranks on vast-a stop and start again as attempt 2" in driver.text
         assert "since the last checkpoint" in driver.text
         await driver.press("enter")
@@ -287,7 +287,7 @@ async def test_a_restart_says_the_truth_and_wants_the_word(tmp_path: Path) -> No
         await driver.type("restart")
         await driver.press("enter")
         await driver.is_told("gpt-0412: attempt 2 has started.")
-        assert [method for method, _ in driver.fleet.sessions["vast-a"].asked] == ["restart"]
+        assert [method for method, _ in driver.fleet.sessions["vast-a"].asked] == ["spec", "restart"]
         await driver.refresh()
         assert "attempt 2" in driver.line("encamp")
 
@@ -323,8 +323,8 @@ async def test_a_refusal_is_one_line_with_a_hint(tmp_path: Path) -> None:
         await driver.press("r")
         await driver.type("restart")
         await driver.press("enter")
-        await driver.is_told("The run is being restarted. Wait for it.")
-        assert all(notice.isprintable() for notice in driver.notices)
+        await driver.sees("The run is being restarted. Wait for it.")
+        assert all(line.isprintable() for line in driver.text.splitlines())
 
 
 async def test_no_single_key_and_no_control_key_does_harm(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from .. import formatting as fmt
 from .. import run_facts
-from ..fleet.store import Link, RunView
+from ..fleet.store import HostView, Link, RunView
 from .dialog import Dialog, Fact
 
 
@@ -40,37 +40,35 @@ class ConfirmScreen(Dialog[bool]):
             self.complain(f"Nothing was done: that is not the word {self.word}.")
 
 
-def restart_question(run: RunView) -> ConfirmScreen:
-    """Whether a run is to be stopped, if it lives, and started again."""
-    info = run.info
-    ranks = f"all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
-    what = "stop and start again" if run.live else "start again"
-    title = f"restart {info.run}: {ranks} {what} as attempt {info.attempt + 1}"
-    return ConfirmScreen(
-        title, [*_standing(run), ("same", "command, folder and environment as before")], "restart"
-    )
-
-
 def stop_question(run: RunView) -> ConfirmScreen:
-    """Whether a run is to be stopped."""
-    info = run.info
-    title = f"stop {info.run}: all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)} end"
-    facts = [
-        *_standing(run),
-        ("how", "SIGTERM, the profile's grace, then the whole process tree is killed"),
-    ]
+    """Whether a run is to be stopped, ranks of an older attempt included."""
+    hosts = dict.fromkeys([*run.hosts, *run.leftovers])
+    title = f"stop {run.id}: all {fmt.plural(run.info.world_size, 'rank')} on {fmt.listed(list(hosts))} end"
+    facts = [*standing(run), ("how", "SIGTERM, the profile's grace, then the whole process tree is killed")]
     return ConfirmScreen(title, facts, "stop")
 
 
-def _standing(run: RunView) -> list[tuple[str, str]]:
-    info = run.info
+def standing(run: RunView) -> list[tuple[str, str]]:
+    """How a run and its hosts are now, and what ending it costs."""
     took = fmt.duration(run_facts.elapsed(run))
     step = "" if run.step is None else f" · step {fmt.count(run.step)}"
-    facts = [("now", f"attempt {info.attempt} {run.state} · {took}{step}")]
+    facts = [("now", f"attempt {run.attempt} {run.state} · {took}{step}")]
     if run.live:
         facts.append(("lost", "the steps since the last checkpoint; all of them if the script keeps none"))
-    for host, _ in run.parts:
-        live = host.link is Link.LIVE
-        said = f"{host.name} {host.link.value}"
-        facts.append(("host", said if live else f"▲ {said}: nothing happens before it answers"))
+    for host, node in (*run.parts, *run.older):
+        if node.info.attempt == run.attempt:
+            facts.append(("host", _host(host)))
+        elif node.live:
+            facts.append(("host", f"{_host(host)} · attempt {node.info.attempt} still lives there"))
+    for named, view in run.absent:
+        if view is None:
+            facts.append(("host", f"▲ {named.name} is not among your hosts: nothing happens there"))
+        elif view not in [host for host, _ in run.older]:
+            facts.append(("host", _host(view)))
     return facts
+
+
+def _host(host: HostView) -> str:
+    if host.link is Link.LIVE:
+        return f"{host.name} live"
+    return f"▲ {host.name} {host.link.value}: it cannot take part now"

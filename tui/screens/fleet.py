@@ -98,7 +98,7 @@ class FleetScreen(FilteredScreen):
         table = self.table
         facts = [table.facts(host) for host in hosts]
         gpus = sum(each.gpus.number_of for each in facts if each.gpus is not None)
-        runs = sum(each.live_runs for each in facts)
+        runs = sum(run.live for run in self.store.runs())
         troubled = sum(each.mark.tone == fmt.TROUBLE for each in facts)
         parts: list[list[Piece]] = [[(fmt.plural(len(hosts), "host"), "")]] if hosts else []
         if gpus:

@@ -1,0 +1,79 @@
+"""Restarting and stopping runs from the app: the question first, then the action on all of their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .actions import Action
+from .fleet import group_restart, group_stop, runs
+from .fleet.errors import UsageError
+from .fleet.members import leftovers, members
+from .fleet.parallel import Progress
+from .screens.confirm import stop_question
+from .screens.restart import RestartScreen
+
+if TYPE_CHECKING:
+    from .app import EncampApp
+
+
+def restart(app: EncampApp, run_id: str) -> None:
+    """Restart a run on all of its hosts, or without those that the user leaves out. Raises UsageError."""
+    run = app.find_run(run_id)
+
+    def answered(without: tuple[str, ...] | None) -> None:
+        if without is not None:
+            _if_there(app, lambda: _restart(app, run.id, without))
+
+    app.push_screen(RestartScreen(run, lambda: members(run, app.sessions())), answered)
+
+
+def _restart(app: EncampApp, run_id: str, without: tuple[str, ...]) -> None:
+    run, sessions = app.find_run(run_id), app.sessions()
+    hosts, others = members(run, sessions), leftovers(run, sessions)
+
+    async def work(progress: Progress) -> str:
+        begun = await group_restart.restart(
+            hosts, others, run_id, runs.actor(), without=without, progress=progress
+        )
+        return f"{run_id}: attempt {begun.attempt} has started."
+
+    names = [member.name for member in hosts if member.name not in without]
+    app.begin(Action(f"restarting {run_id}", names), work)
+
+
+def stop(app: EncampApp, run_id: str) -> None:
+    """Stop a run on all of its hosts, ranks of an older attempt included. Raises UsageError."""
+    run = app.find_run(run_id)
+    if not (run.live or run.leftovers):
+        raise UsageError(f"{run.id} has ended already: {run.state}.", "There is nothing to stop.")
+
+    def answered(yes: bool | None) -> None:
+        if yes:
+            _if_there(app, lambda: _stop(app, run.id))
+
+    app.push_screen(stop_question(run), answered)
+
+
+def _stop(app: EncampApp, run_id: str) -> None:
+    run, sessions = app.find_run(run_id), app.sessions()
+    hosts, others = members(run, sessions), leftovers(run, sessions)
+
+    async def work(progress: Progress) -> str:
+        stopped = await group_stop.stop(hosts, others, run_id, runs.actor(), None, progress)
+        if stopped.failed and len(hosts) == 1:
+            raise next(iter(stopped.failed.values()))
+        if stopped.failed:
+            raise group_stop.complaint(run_id, stopped)
+        return f"{run_id}: {stopped.state}, all its processes are gone."
+
+    names = dict.fromkeys([member.name for member in hosts] + [session.name for session in others])
+    app.begin(Action(f"stopping {run_id}", list(names)), work)
+
+
+def _if_there(app: EncampApp, act: Callable[[], None]) -> None:
+    """Do it, unless the run was removed while the question stood."""
+    try:
+        act()
+    except UsageError as error:
+        app.show_error(error)

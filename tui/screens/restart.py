@@ -1,0 +1,78 @@
+"""Whether a run is to be started again, and without which of its hosts where some cannot take part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.content import Content
+from textual.widgets import Checkbox, Input
+
+from .. import formatting as fmt
+from ..fleet.members import Member
+from ..fleet.sanitize import printable
+from ..fleet.store import RunView
+from .confirm import standing
+from .dialog import Dialog, Fact
+
+WORD = "restart"
+
+
+class RestartScreen(Dialog[tuple[str, ...]]):
+    """Answers with the names of the hosts that are left out; `members` says how the hosts are now."""
+
+    def __init__(self, run: RunView, members: Callable[[], Sequence[Member]]) -> None:
+        info = run.info
+        ranks = f"all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
+        what = "stop and start again" if run.live else "start again"
+        super().__init__(f"restart {run.id}: {ranks} {what} as attempt {run.attempt + 1}")
+        self.run_view = run
+        self._members = members
+        self._lost = [member for member in members() if member.problem is not None]
+
+    def body(self) -> ComposeResult:
+        """The facts, a choice for each host that cannot take part, and the field."""
+        for name, text in standing(self.run_view):
+            yield Fact(name, text)
+        yield Fact("same", "command, folder, code and environment as before")
+        if self.run_view.info.code:
+            yield Fact("code", self.run_view.info.code)
+        several = len(self._members()) > 1
+        for member in self._lost if several else ():
+            yield Checkbox(
+                Content(printable(f"go on without {member.name}; ranks may live on there")),
+                name=member.name,
+                compact=True,
+                classes="choice",
+            )
+        yield Input(placeholder=f"type {WORD}", compact=True, classes="apart")
+
+    def hint(self) -> str:
+        """The way on and the way out."""
+        return f"type {WORD} and press enter to go on · esc leaves it as it is"
+
+    def on_mount(self) -> None:
+        """The word comes first; what there is to choose is one shift-tab away."""
+        self.query_one(Input).focus()
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        if event.value.strip().lower() != WORD:
+            self.complain(f"Nothing was done: that is not the word {WORD}.")
+            return
+        chosen = tuple(box.name or "" for box in self.query(Checkbox) if box.value)
+        members = self._members()
+        lost = [member for member in members if member.problem is not None and member.name not in chosen]
+        if len(chosen) == len(members):
+            self.complain("No host of it is left to go on.", "Wait until one answers.")
+        elif lost and lost[0].problem is not None:
+            offered = lost[0].name in {member.name for member in self._lost} and len(members) > 1
+            self.complain(
+                f"{lost[0].name} cannot take part: {lost[0].problem.message}",
+                "Wait for it, or mark that the run goes on without it (shift-tab, space)."
+                if offered
+                else "",
+            )
+        else:
+            self.dismiss(chosen)
