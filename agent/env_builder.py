@@ -87,7 +87,9 @@ class Builder:
             said = as_failure(error)
             envs.remove(self._folder)
             files.write_json(failure, said)
-            _say(f"The environment is not built: {said['message']}")
+            _say(
+                f"The environment is not built: {said['message'].partition(': ERROR')[0]}"
+            )  # pip's are above
             return 1
 
     def _build(self) -> None:

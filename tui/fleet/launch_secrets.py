@@ -75,8 +75,8 @@ def resolve_again(run: str, sources: Mapping[str, str]) -> Values:
     for name, source in sources.items():
         if not isinstance(known, dict) or known.get(name) != source:
             raise UsageError(
-                f"The secret {name[:80]!r} of {run} is not sent: its host says that it is {source[:200]!r} of "
-                "this machine, but the run was not launched so from here.",
+                f"The secret {name[:80]!r} of {run} is not sent: its host says that it is {source[:200]!r} "
+                "of this machine, but the run was not launched so from here.",
                 "Restart it from where it was launched, or launch it from its profile here.",
             )
     return resolve(sources)
