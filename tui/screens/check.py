@@ -29,21 +29,6 @@ NOTHING: list[list[Piece]] = [
 ]
 
 
-NOTHING: list[list[Piece]] = [
-    [("   The first check of a host takes as long as its Pythons take to import torch.", "quiet")],
-]
-
-
-NOTHING: list[list[Piece]] = [
-    [("   The first check of a host takes as long as its Pythons take to import torch.", "quiet")],
-]
-
-
-NOTHING: list[list[Piece]] = [
-    [("   The first check of a host takes as long as its Pythons take to import torch.", "quiet")],
-]
-
-
 class Findings(VerticalScroll, can_focus=True):
     """All findings; scrolls as tables do."""
 
@@ -176,15 +161,6 @@ class CheckScreen(BaseScreen):
             self.post_message(self.Doing(""))
         else:
             self.post_message(self.Checked(report))
-
-    def _tell(self, text: str) -> None:
-        self.post_message(self.Doing(text))
-
-    def _tell(self, text: str) -> None:
-        self.post_message(self.Doing(text))
-
-    def _tell(self, text: str) -> None:
-        self.post_message(self.Doing(text))
 
     def _tell(self, text: str) -> None:
         self.post_message(self.Doing(text))
