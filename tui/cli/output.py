@@ -37,8 +37,8 @@ def print_error(error: EncampError, *, as_json: bool) -> None:
     sys.stderr.flush()
     if as_json:
         fields: dict[str, Any] = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-        # What the kinds of errors have besides: a refusal its code, a failed run its last words.
-        for name in ("code", "run", "attempt", "stream", "tail"):
+        # What the kinds of errors have besides: a refusal its code and host, a failed run its last words.
+        for name in ("code", "host", "run", "attempt", "stream", "tail"):
             value = getattr(error, name, None)
             if value is not None:
                 fields[name] = value
