@@ -32,6 +32,17 @@ NOTHING: list[list[Piece]] = [
 class Findings(VerticalScroll, can_focus=True):
     """All findings; scrolls as tables do."""
 
+    DEFAULT_CSS = """
+    Findings {
+        height: 1fr;
+        scrollbar-size-vertical: 1;
+        scrollbar-background: $background;
+        scrollbar-background-hover: $background;
+        scrollbar-background-active: $background;
+        scrollbar-color: $primary 30%;
+    }
+    """
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j,down", "scroll_down", "down", show=False, id="table.down", tooltip="a line down"),
         Binding("k,up", "scroll_up", "up", show=False, id="table.up", tooltip="a line up"),
