@@ -71,7 +71,7 @@ def at(step: int) -> Position:
 
 
 def save(rank: int, nodes: str, folder: Path, steps: list[int], groups: bool = True) -> list[str]:
-    checkpoint.GROUPS_WORK = groups
+    checkpoint.GROUPS_WORK &= groups
     side = Side(rank, nodes, folder)
     return [side.save(step) for step in steps]
 
@@ -79,7 +79,7 @@ def save(rank: int, nodes: str, folder: Path, steps: list[int], groups: bool = T
 def resume(
     rank: int, nodes: str, folder: Path, groups: bool = True, prepare: Callable[[int], None] | None = None
 ) -> Any:
-    checkpoint.GROUPS_WORK = groups
+    checkpoint.GROUPS_WORK &= groups
     if prepare is not None:
         prepare(rank)
     return Side(rank, nodes, folder).resume()
@@ -93,7 +93,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("groups", [True, False], ids=["groups", "torch before 2.7"])
+@pytest.mark.parametrize("groups", [True, False], ids=["as this torch does", "as before 2.7"])
 def test_every_host_has_a_whole_checkpoint_and_any_host_can_go_on_alone(tmp_path: Path, groups: bool) -> None:
     assert together(4, save, "aabb", tmp_path, [2, 4, 6, 8], groups) == [[""] * 4] * 4
     for host in "ab":
@@ -120,7 +120,7 @@ def test_hosts_that_lack_the_newest_get_it_from_one_that_has_it(tmp_path: Path) 
     for step, weights, said, wrong in resumed:
         assert (step, weights, wrong) == (4, {4.0}, "")
         assert said[0] == "step-4 is missing on host-a and host-b: fetching it from host-c"
-        assert said[1].startswith("fetched 0.1 MB in ")
+        assert re.match(r"fetched 0\.\d MB in ", said[1])
     assert names(tmp_path / "a") == ["step-4"]
     assert names(tmp_path / "b") == ["step-2", "step-4"]
     theirs = contents(tmp_path / "c" / "step-4")
