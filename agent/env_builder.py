@@ -72,6 +72,8 @@ class Builder:
         self._name = envs.env_hash(base, setup)
         self._folder = paths.env_dir(home, self._name)
         self._python = os.path.join(self._folder, "bin", "python")
+        self._temporary = os.path.join(self._folder, "tmp")
+        """Pip's, so that a build that is killed leaves nothing elsewhere."""
 
     def run(self) -> int:
         """Build it, or remove what there is of it and write down why."""
@@ -96,14 +98,18 @@ class Builder:
         started = time.time()
         base = self._base
         _say(f"A virtual environment on {base.path} (Python {base.version}, torch {base.torch or 'none'})")
-        if os.statvfs(self._home).f_flag & os.ST_NOEXEC:
+        noexec = os.statvfs(self._home).f_flag & os.ST_NOEXEC
+        if noexec:
             _say(f"Note: {self._home} is mounted noexec; packages with compiled parts cannot be loaded there")
         found = _ask(base.path)
         self._step([base.path, "-m", "venv", "--without-pip", self._folder], "the module venv failed", _VENV)
         site = self._inherit(found.get("folders"))
+        if not noexec:  # what is compiled is also run
+            os.mkdir(self._temporary)
         if self._setup.packages or self._setup.pip_args:
             self._install(found.get("torch"))
         self._verify(site)
+        shutil.rmtree(self._temporary, ignore_errors=True)
         marker = {
             "base": base.path,
             "packages": self._setup.packages,
@@ -213,7 +219,9 @@ class Builder:
     def _environment(self) -> Dict[str, str]:
         inherited = {name: value for name, value in environment.inherited().items() if name not in _ELSEWHERE}
         bin_dir = os.path.dirname(self._python)
+        temporary = {"TMPDIR": self._temporary} if os.path.isdir(self._temporary) else {}
         return {
+            **temporary,
             **inherited,
             "ENCAMP_HOME": self._home,  # tells whose it is
             "PATH": f"{bin_dir}:{inherited.get('PATH', os.defpath)}",
