@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-from . import ending, environment, files, process, reap
+from . import ending, environment, files, process, reap, values
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM)
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
@@ -44,15 +44,13 @@ COLLECT_SECONDS = 2.0
 CONFIRM_SECONDS = 40.0
 """How long a run on several hosts may take to be confirmed by whoever launched it, or to have a rank here.
 
-Ranks begin only when all hosts are there, so one that is there shows as well that none was forgotten."""
+Ranks begin only when all hosts are there."""
 
 CALLED_OFF_GRACE_SECONDS = 5.0
 """How long a launcher that waits for other hosts in vain may take after SIGTERM."""
 
 RETRY_SECONDS = 5.0
 """Pause before the end is recorded again on a disk that is full."""
-
-PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(arguments: list[str]) -> int:
@@ -76,7 +74,7 @@ def main(arguments: list[str]) -> int:
     if not isinstance(resolved, dict):
         sys.stderr.write(f"encamp: {attempt_dir} has no spec.json that can be read\n")
         return 1
-    _adopt_orphans()
+    process.adopt_orphans()
     supervisor = Supervisor(attempt_dir, spec or {}, resolved)
     supervisor.sign(adopt)
     if adopt:
@@ -93,13 +91,13 @@ class Supervisor:
 
     def __init__(self, attempt_dir: str, spec: dict[str, object], resolved: dict[str, object]) -> None:
         self._dir = attempt_dir
-        self._argv = _strings(resolved.get("argv"))
-        self._env = {str(k): str(v) for k, v in _table(resolved.get("env")).items()}
+        self._argv = values.strings(resolved.get("argv"))
+        self._env = {str(k): str(v) for k, v in values.table(resolved.get("env")).items()}
         self._cwd = str(resolved.get("cwd") or "/")
         self._launcher_name = str(resolved.get("launcher") or "the launcher")
-        nproc = _int(resolved.get("nproc_per_node")) or 1
-        placement = _table(spec.get("placement"))
-        first = (_int(placement.get("node_rank")) or 0) * nproc
+        nproc = values.integer(resolved.get("nproc_per_node")) or 1
+        placement = values.table(spec.get("placement"))
+        first = (values.integer(placement.get("node_rank")) or 0) * nproc
         self._ranks = range(first, first + nproc)
         """The global ranks of this host."""
         nodes = placement.get("nodes")
@@ -107,7 +105,7 @@ class Supervisor:
         self._confirm_by: float | None = None
         """`time.monotonic()` at which it must be sure that the other hosts were started as well."""
         self._called_off = False
-        self._default_grace = _number(spec.get("stop_grace_seconds"), 30.0)
+        self._default_grace = values.number(spec.get("stop_grace_seconds"), 30.0)
         self._tree = reap.Tree(attempt_dir, self._env, os.getpid())
         self._launcher = (0, 0)
         self._ours = True
@@ -130,18 +128,18 @@ class Supervisor:
         """Write supervisor.json. Raises OSError."""
         path = self._path("supervisor.json")
         before = (files.read_json(path) if adopting else None) or {}
-        self._oom_kills = _int(before.get("oom_kills")) if adopting else ending.oom_kills()
+        self._oom_kills = values.integer(before.get("oom_kills")) if adopting else ending.oom_kills()
         me = os.getpid()
-        values = {
+        found = {
             "pid": me,
             "start_time": process.start_time(me),
             "boot_id": process.boot_id(),
             "started": before.get("started", time.time()),
             "oom_kills": self._oom_kills,
         }
-        files.write_json(path, values)
+        files.write_json(path, found)
         if self._others:
-            passed = max(0.0, time.time() - _number(values["started"], 0.0))
+            passed = max(0.0, time.time() - values.number(found["started"], 0.0))
             self._confirm_by = time.monotonic() + max(0.0, CONFIRM_SECONDS - passed)
         for name in ("stop.json", "exit.json"):  # a full disk must not keep a run from ending
             if not os.path.exists(self._path(name)):
@@ -262,7 +260,7 @@ class Supervisor:
     def _begin_stop(self) -> None:
         """Begin a stop, or shorten the one that has begun."""
         stop = files.read_json(self._path("stop.json")) or {}
-        grace = max(0.0, _number(stop.get("grace_seconds"), self._default_grace))
+        grace = max(0.0, values.number(stop.get("grace_seconds"), self._default_grace))
         self._shorten_grace(grace)
         if not self._told and self._launcher_lives():
             reap.send({self._launcher[0]: self._launcher[1]}, signal.SIGTERM)
@@ -306,7 +304,7 @@ class Supervisor:
         self._record_ranks()
         self._remove_secrets()
         reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
-        values = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
+        end = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
         name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
         event = {"time": time.time(), "name": name, "actor": "supervisor", "text": reason}
         try:
@@ -315,7 +313,7 @@ class Supervisor:
             pass  # a full disk; exit.json says the same, later
         while True:
             try:
-                files.write_json_in_reserve(self._path("exit.json"), values)
+                files.write_json_in_reserve(self._path("exit.json"), end)
                 break
             except OSError as error:
                 if error.errno not in files.NO_SPACE:
@@ -344,8 +342,8 @@ class Supervisor:
     def _code_from_ranks(self) -> int | None:
         """0 when every rank says that it ended well; else nobody knows how the launcher ended."""
         for rank in self._ranks:
-            values = files.read_json(self._path(f"rank{rank}", "exit.json")) or {}
-            if values.get("code") != 0:
+            recorded = files.read_json(self._path(f"rank{rank}", "exit.json")) or {}
+            if recorded.get("code") != 0:
                 return None
         return 0
 
@@ -357,7 +355,7 @@ class Supervisor:
         elif stop is not None and self._told:
             parts.append(f"stopped by {ending.sentence(str(stop.get('actor') or 'somebody'))}")
             if self._killed:
-                grace = _number(stop.get("grace_seconds"), self._default_grace)
+                grace = values.number(stop.get("grace_seconds"), self._default_grace)
                 parts.append(f"{_count(self._killed)} did not end within {grace:g} s and had to be killed")
         elif self._called_off:
             parts.append("the other hosts were not started: the encamp that launched it was lost")
@@ -405,31 +403,5 @@ def _take_lock(attempt_dir: str) -> bool:
     return True
 
 
-def _adopt_orphans() -> None:
-    """Become the parent of every descendant that loses its own (Linux 3.4); harmless where that fails."""
-    import ctypes
-
-    try:
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    except (OSError, AttributeError):
-        pass
-
-
 def _count(members: dict[int, int]) -> str:
     return "1 process" if len(members) == 1 else f"{len(members)} processes"
-
-
-def _strings(value: object) -> list[str]:
-    return [str(item) for item in value] if isinstance(value, list) else []
-
-
-def _table(value: object) -> dict[object, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _int(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _number(value: object, default: float) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
