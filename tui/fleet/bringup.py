@@ -91,7 +91,7 @@ class Bringup:
     async def run(self) -> dict[str, Plan]:
         """Begin and watch the first moments. Raises HostsFailed, RunFailed, after nothing runs any more."""
         try:
-            plans = await self._round(self._prepare)
+            plans = await self._prepare_all()
             self._check(plans)
             await self._round(self._start)
             await self._round(self._confirm)
@@ -114,9 +114,25 @@ class Bringup:
             f"{', '.join(taken.failed)} could not be told; what was begun there ends by itself in a minute."
         )
 
-    async def _round(self, action: Callable[[Session], Coroutine[Any, Any, T]]) -> dict[str, T]:
+    async def _prepare_all(self) -> dict[str, Plan]:
+        """One certain host first, for whoever launches on it, then the others at once.
+
+        Of two launches at one time on the same hosts one is refused by that host, holding nothing, and the
+        other gets all: else each could hold what the other needs, and neither would start.
+        """
+        first = min(self._sessions, key=lambda session: session.view.host_id)
+        others = [session for session in self._sessions if session is not first]
+        plans = await self._round(self._prepare, [first]) | await self._round(self._prepare, others)
+        return {session.name: plans[session.name] for session in self._sessions}
+
+    async def _round(
+        self,
+        action: Callable[[Session], Coroutine[Any, Any, T]],
+        sessions: Sequence[Session] | None = None,
+    ) -> dict[str, T]:
         """All hosts at once. An action that was begun is carried through: half of it could not be undone."""
-        task: asyncio.Task[Round[T]] = asyncio.ensure_future(everywhere(self._sessions, action))
+        asked = self._sessions if sessions is None else sessions
+        task: asyncio.Task[Round[T]] = asyncio.ensure_future(everywhere(asked, action))
         try:
             return (await asyncio.shield(task)).results()
         except asyncio.CancelledError:
