@@ -15,7 +15,7 @@ from . import files, paths, process, reap, wire
 START_SECONDS = 30.0
 """How long a supervisor may take to start its launcher; an attempt without one for longer never began."""
 
-PREPARED_SECONDS = 30.0
+PREPARED_SECONDS = 45.0
 """How long a prepared attempt waits to be started: all hosts of a run prepare before the first one starts."""
 
 
