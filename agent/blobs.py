@@ -14,6 +14,9 @@ import time
 
 HASH = re.compile(r"[0-9a-f]{64}\Z")
 
+ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
+"""Characters that the name of a file must not have."""
+
 MAX_ARCHIVE = 512 * 1024 * 1024
 """Bytes of one archive."""
 MAX_UNPACKED = 4 * 1024 * 1024 * 1024
@@ -181,7 +184,7 @@ def safe_name(name: str) -> str:
     parts = plain.split("/")
     if any(part in ("", ".", "..") or len(os.fsencode(part)) > 255 for part in parts) or len(plain) > 1024:
         raise BlobError("bad-archive", f"{name[:200]!r} is not a plain relative path")
-    if "\\" in name or any(ord(char) < 32 or 127 <= ord(char) < 160 for char in name):
+    if ODD.search(name):
         raise BlobError("bad-archive", f"{name[:200]!r} has characters that are not allowed")
     return plain
 

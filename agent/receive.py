@@ -25,7 +25,7 @@ import time
 import zlib
 from typing import Any, BinaryIO, Dict, Iterator, List, Set, Tuple
 
-from . import blobs, files, paths, trees
+from . import files, paths, trees
 from .errors import RunError
 from .trees import Entry
 
@@ -43,6 +43,9 @@ SPARE_BYTES = 16 * 1024 * 1024
 
 FILE_BYTES = 4096
 """What a file takes besides its content, about."""
+
+SEARCHED = 2
+"""So many of the last used trees may have files that another one needs."""
 
 FRESH = 0o600
 """The permissions of a file that belongs to no tree yet."""
@@ -65,6 +68,7 @@ def main(arguments: List[str]) -> int:
     with contextlib.suppress(BrokenPipeError):
         out.write(answer)
         out.flush()
+    trees.sweep(receiver.root)
     return 0
 
 
@@ -89,7 +93,6 @@ class Receiver:
                 return
             with self._transfer():
                 self._build(sha256, name, manifest, entries)
-            trees.sweep(self.root)
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -111,9 +114,8 @@ class Receiver:
             self._publish(building, folder, manifest, name)
         finally:
             trees.remove(building)
-        for content in {entry.content for entry in entries if entry.kind != "link"}:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self._incoming, content))
+        for content in {entry.content for entry in entries}.intersection(os.listdir(self._incoming)):
+            os.unlink(os.path.join(self._incoming, content))
 
     # --- what comes and goes --------------------------------------------------------------------------------
 
@@ -211,17 +213,16 @@ class Receiver:
             os.close(locked)
 
     def _reuse(self, tree: _Tree, entries: List[Entry]) -> Dict[str, List[Entry]]:
-        """Put into the tree what is on this host; returns what is not, by content."""
+        """Put into the tree what is on this host; returns what is not, by content. Raises OSError."""
         known = self._known({entry.content for entry in entries if entry.kind != "link"})
         missing: Dict[str, List[Entry]] = {}
-        for entry in entries:
+        for number, entry in enumerate(entries):
             self._say_that_it_goes_on()
-            places = known.get(entry.content, ())
             if entry.kind == "link":
                 os.symlink(entry.content, tree.path(entry))
-            elif not any(tree.put(place, entry) for place in places):
+            elif not any(tree.put(place, entry) for place in known.get(entry.content, ())):
                 missing.setdefault(entry.content, []).append(entry)
-        self._numbers = {entry: number for number, entry in enumerate(entries)}
+                self._numbers[entry] = number
         return missing
 
     def _known(self, wanted: Set[str]) -> Dict[str, List[str]]:
@@ -229,14 +230,10 @@ class Receiver:
         found: Dict[str, List[str]] = {}
         for name in wanted.intersection(os.listdir(self._incoming)):
             found[name] = [os.path.join(self._incoming, name)]
-        for name in os.listdir(self.root):
-            sha256, _, ending = name.partition(".")
-            if ending == "manifest" and blobs.HASH.match(sha256):
-                for entry in trees.read_manifest(self.root, sha256) or ():
-                    if entry.content in wanted:
-                        found.setdefault(entry.content, []).append(
-                            os.path.join(self.root, sha256, entry.path)
-                        )
+        for folder in trees.newest(self.root)[:SEARCHED]:
+            for entry in trees.read_manifest(self.root, os.path.basename(folder)) or ():
+                if entry.content in wanted:
+                    found.setdefault(entry.content, []).append(f"{folder}/{entry.path}")
         return found
 
     def _receive(self, missing: Dict[str, List[Entry]]) -> None:
@@ -294,7 +291,7 @@ class Receiver:
         try:
             files.write_bytes(folder + ".manifest", manifest)
             files.write_json(folder + ".json", {"name": name})
-            if not trees.present(self.root, os.path.basename(folder)):
+            if not (os.path.isdir(folder) and trees.present(self.root, os.path.basename(folder))):
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(folder, old)
                 os.rename(building, folder)
@@ -317,8 +314,8 @@ class _Tree:
 
     def path(self, entry: Entry) -> str:
         """Where a file goes; the folder for it is made. Raises OSError."""
-        path = os.path.join(self._folder, entry.path)
-        parent = os.path.dirname(path)
+        path = f"{self._folder}/{entry.path}"
+        parent = path.rpartition("/")[0]
         if parent not in self._made:
             os.makedirs(parent, 0o700, exist_ok=True)
             self._made.add(parent)
@@ -388,9 +385,13 @@ def _sha256(path: str) -> str:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         while True:
-            data = os.read(fd, trees.READ_BYTES)
-            if not data:
+            size = os.readv(fd, [_buffer])
+            digest.update(_buffer[:size])
+            if size < len(_buffer):
                 return digest.hexdigest()
-            digest.update(data)
     finally:
         os.close(fd)
+
+
+_buffer = memoryview(bytearray(256 * 1024))
+"""Thousands of files pass through it in half the time that new memory for each would take."""

@@ -12,9 +12,10 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import stat
 import time
-from typing import Any, List, NamedTuple, Optional, Tuple
+from typing import Any, List, NamedTuple, Optional
 
 from . import blobs, files
 from .errors import RunError
@@ -35,6 +36,9 @@ LEFTOVER_SECONDS = 24 * 3600.0
 """What something that broke off has left is removed after so long."""
 
 READ_BYTES = 1024 * 1024
+
+PLAIN = re.compile(r"(?=.{1,200}\Z)\w[\w.-]*(/\w[\w.-]*)*\Z", re.ASCII)
+"""What most paths are like; of these nothing more has to be looked at."""
 
 
 class Entry(NamedTuple):
@@ -65,7 +69,8 @@ def parse(data: bytes) -> List[Entry]:
     except (ValueError, TypeError, AttributeError, RecursionError, blobs.BlobError) as error:
         raise RunError("bad-manifest", f"what should come is not clear: {str(error)[:300]}") from error
     names = {entry.path for entry in entries}
-    folders = {folder for entry in entries for folder in _parents(entry.path)}
+    folders = {entry.path.rpartition("/")[0] for entry in entries}
+    folders.update(*map(_parents, folders))
     if len(names) != len(entries) or not names.isdisjoint(folders):
         raise RunError("bad-manifest", "two files have one name")
     return entries
@@ -95,7 +100,7 @@ def read_manifest(root: str, sha256: str) -> Optional[List[Entry]]:
 
 def untouched(folder: str, entry: Entry) -> bool:
     """Whether a file of a tree looks as it did when it came."""
-    path = os.path.join(folder, entry.path)
+    path = f"{folder}/{entry.path}"
     try:
         if entry.kind == "link":
             return os.readlink(path) == entry.content
@@ -131,21 +136,24 @@ def write(fd: int, data: Any) -> None:
         left = left[os.write(fd, left) :]
 
 
+def newest(root: str) -> List[str]:
+    """The folders of all trees, the last used first."""
+    known = [os.path.join(root, name) for name in _names(root) if name.endswith(".json")]
+    return [path[:-5] for path in sorted(known, key=files.changed_at, reverse=True)]
+
+
 def sweep(root: str) -> None:
     """Remove the trees that are neither of the last of their project nor just used, and old leftovers."""
     now = time.time()
-    known: List[Tuple[float, str, str]] = []
+    seen: List[object] = []
+    for folder in newest(root):
+        seen.append((files.read_json(folder + ".json") or {}).get("name"))
+        if seen.count(seen[-1]) > KEEP and files.changed_at(folder + ".json") < now - KEEP_SECONDS:
+            discard(folder)
     for name in _names(root):
         path = os.path.join(root, name)
-        if name.endswith(".json"):
-            known.append((files.changed_at(path), str((files.read_json(path) or {}).get("name")), path[:-5]))
-        elif name.endswith((".building", ".old")) and files.changed_at(path) < now - LEFTOVER_SECONDS:
+        if name.endswith((".building", ".old")) and files.changed_at(path) < now - LEFTOVER_SECONDS:
             remove(path)
-    seen: List[str] = []
-    for used, project, folder in sorted(known, reverse=True):
-        seen.append(project)
-        if seen.count(project) > KEEP and used < now - KEEP_SECONDS:
-            discard(folder)
 
 
 def discard(folder: str) -> None:
@@ -184,7 +192,7 @@ def _names(folder: str) -> List[str]:
 
 def _check(entry: Entry) -> None:
     """Raises ValueError, TypeError, AttributeError, BlobError when an entry is not as it must be."""
-    if blobs.safe_name(entry.path) != entry.path:
+    if not PLAIN.match(entry.path) and blobs.safe_name(entry.path) != entry.path:
         raise ValueError(f"{entry.path[:200]!r} is not a plain relative path")
     if type(entry.size) is not int or entry.size < 0:
         raise ValueError(f"{entry.path[:200]!r} has no size")

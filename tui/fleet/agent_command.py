@@ -31,7 +31,9 @@ async def start_command(session: Session, name: str) -> tuple[ExecChannel, bytes
         raise Unreachable(f"{session.name} is not connected.")
     nonce = secrets.token_hex(16)
     agent = f"{hello.home}/agent/{hello.build}.pyz"
-    channel = await session.open_bulk(shlex.join([hello.python, agent, name, nonce, hello.home]))
+    # As the daemon is started: nothing of the user's Python can get in the way, and it begins sooner.
+    words = [hello.python, "-I", "-S", agent, name, nonce, hello.home]
+    channel = await session.open_bulk(shlex.join(words))
     mark = nonce.encode() + b"\n"
     said = b""
     try:

@@ -38,14 +38,14 @@ LEAST_FRAME, MOST_FRAME = 24 * 1024, 256 * 1024
 QUICK_SECONDS, SLOW_SECONDS = 0.1, 0.3
 """An acknowledgement so soon after the soonest one lets more be on its way; one so late, less."""
 
-SLOW_LINK = 20_000_000
-"""Bytes a second below which compressing is quicker than sending."""
+SLOW_LINK = 8_000_000
+"""Bytes a second below which compressing is quicker than sending, also on a machine that has other work."""
 
 WORTH = 0.9
 """Compressed data is sent when it has at most this part of the size."""
 
-UNWORTHY_FRAMES = 4
-"""So many frames are sent as they are after one that was not worth it."""
+UNWORTHY_FRAMES = (4, 64)
+"""So many frames are sent as they are after one that was not worth it: twice as many each time."""
 
 SILENCE_SECONDS = 60.0
 """How long the host may say nothing while it owes an answer."""
@@ -89,7 +89,7 @@ class Upload:
         """Bytes that the host has."""
         self.total = 0
         self._flow = Flow()
-        self._unworthy = 0
+        self._plain_frames, self._pause = 0, UNWORTHY_FRAMES[0]
 
     async def send(self) -> None:
         """Send what the host needs and wait until the tree is there.
@@ -131,12 +131,14 @@ class Upload:
 
     async def _pack(self, piece: memoryview) -> tuple[bool, bytes]:
         """What to send for a piece, and whether that is compressed."""
-        self._unworthy -= 1
-        if self._flow.rate < SLOW_LINK and self._unworthy <= 0:
+        self._plain_frames -= 1
+        if self._flow.rate < SLOW_LINK and self._plain_frames < 0:
             packed = await asyncio.to_thread(zlib.compress, piece, 1)
             if len(packed) <= WORTH * len(piece):
+                self._pause = UNWORTHY_FRAMES[0]
                 return True, packed
-            self._unworthy = UNWORTHY_FRAMES
+            self._plain_frames = self._pause
+            self._pause = min(2 * self._pause, UNWORTHY_FRAMES[1])
         return False, bytes(piece)
 
     async def _acknowledged(self, answers: _Answers) -> None:

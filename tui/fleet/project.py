@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -33,6 +34,9 @@ BIGGEST = 5
 """Files and folders that are named when a project is too large."""
 
 READ_BYTES = 1024 * 1024
+
+ODD = re.compile(r"[\x00-\x1f\x7f-\x9f\\]")
+"""Characters that no name may have."""
 
 
 class Entry(NamedTuple):
@@ -123,12 +127,9 @@ def collect(folder: Path, max_mb: int | None = None) -> Project:
     listing = list_files(folder)
     notes = listing.notes
     found: list[tuple[str, os.stat_result]] = []
-    listed = set(listing.paths)
-    for path in listing.paths:
-        if any(parent in listed for parent in _parents(path)):
-            continue  # git still has a folder where a link is by now
+    for path in _outside_links(listing.paths):
         try:
-            status = (folder / path).lstat()
+            status = os.lstat(f"{folder}/{path}")
         except FileNotFoundError:
             continue  # just removed
         except OSError as error:
@@ -187,7 +188,7 @@ def _entry(folder: Path, path: str, status: os.stat_result, cache: HashCache) ->
     known = cache.sha256(path, status)
     if known is None:
         try:
-            known = _sha256(folder / path)
+            known = _sha256(f"{folder}/{path}")
         except OSError as error:
             raise _unreadable(path, error) from error
         cache.put(path, status, known)
@@ -205,8 +206,22 @@ def leads_inside(path: str, target: str) -> bool:
     return ups <= path.count("/") and (rest in ([], ["."]) or not any(map(_odd, rest)))
 
 
+def _outside_links(paths: Sequence[str]) -> Sequence[str]:
+    """`paths` without those in a folder that is itself listed: git still has it, where a link is by now."""
+    folders = {path.rpartition("/")[0] for path in paths}
+    links = folders.union(*map(_parents, folders)).intersection(paths)
+    if not links:
+        return paths
+    return [path for path in paths if links.isdisjoint(_parents(path))]
+
+
 def _check_names(names: Iterable[str]) -> None:
-    odd = [name for name in names if len(name) > 1024 or any(map(_odd, name.split("/")))]
+    odd = [
+        name
+        for name in names
+        if not (name.isascii() and len(name) < 256 and not ODD.search(name))  # most are plain
+        and (len(name) > 1024 or any(map(_odd, name.split("/"))))
+    ]
     if odd:
         shown = ", ".join(ascii(name) for name in odd[:BIGGEST]) + (", ..." if len(odd) > BIGGEST else "")
         raise UsageError(
@@ -222,22 +237,24 @@ def _parents(path: str) -> Iterator[str]:
 
 def _odd(part: str) -> bool:
     """Whether a part of a path is none that a host takes."""
-    try:
-        size = len(part.encode("utf-8"))
-    except UnicodeEncodeError:
-        return True
-    return (
-        part in ("", ".", "..")
-        or size > 255
-        or any(ord(char) < 32 or 127 <= ord(char) < 160 or char == "\\" for char in part)
-    )
+    if not part.isascii():
+        try:
+            size = len(part.encode("utf-8"))
+        except UnicodeEncodeError:
+            return True
+    else:
+        size = len(part)
+    return part in ("", ".", "..") or size > 255 or ODD.search(part) is not None
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: str) -> str:
     digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(READ_BYTES):
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object for each of thousands takes time
+    try:
+        while data := os.read(descriptor, READ_BYTES):
             digest.update(data)
+    finally:
+        os.close(descriptor)
     return digest.hexdigest()
 
 

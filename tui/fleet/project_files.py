@@ -8,15 +8,20 @@ of .gitignore; `!name` in it brings back what would be taken for junk.
 from __future__ import annotations
 
 import os
+import re
+import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pathspec
+from typing import TYPE_CHECKING
 
 from .errors import UsageError
 from .sanitize import printable
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".encampignore"
 
@@ -25,7 +30,8 @@ MAX_FILES = 100_000
 
 GIT_SECONDS = 60.0
 
-ALWAYS_JUNK = ("__pycache__/", "*.py[co]", ".git")
+ALWAYS_JUNK = re.compile(r"(?:.*/)?(?:__pycache__/.*|\.git(?:/.*)?|[^/]*\.py[co])\Z", re.DOTALL)
+"""Of no use anywhere, whatever git thinks of it."""
 
 JUNK = (
     ".hg/", ".svn/", ".venv/", "node_modules/", ".tox/", ".nox/", "*.egg-info/",
@@ -47,34 +53,36 @@ class Listing:
 def list_files(folder: Path) -> Listing:
     """What the project in `folder` consists of. Raises UsageError."""
     listing = Listing()
-    ignored = _ignored(folder)
+    ignored = _ignored(folder) if (folder / IGNORE_FILE).exists() else None
     if _in_git(folder):
-        found = list(_git_files(folder, "", listing))
+        with ThreadPoolExecutor(1) as beside:
+            revision = beside.submit(_revision, str(folder))
+            found = dict.fromkeys(_git_files(str(folder), "", listing))
+            listing.paths = sorted(path for path in found if not ALWAYS_JUNK.match(path))
+            if ignored is not None:
+                listing.paths = [path for path in listing.paths if not ignored.match_file(path)]
+            listing.revision = revision.result()
         if found:
-            wanted = pathspec.GitIgnoreSpec.from_lines([*ALWAYS_JUNK, *ignored])
-            listing.paths = sorted(path for path in dict.fromkeys(found) if not wanted.match_file(path))
-            listing.revision = _revision(folder)
             return listing
         listing.notes.append("git ignores the whole folder, so everything in it is taken")
-    wanted = pathspec.GitIgnoreSpec.from_lines([*ALWAYS_JUNK, *JUNK, *ignored])
-    listing.paths = sorted(_walk(folder, "", wanted))
+    listing.paths, listing.revision = sorted(_walk(folder, _ignored(folder, JUNK))), ""
     return listing
 
 
-def _ignored(folder: Path) -> list[str]:
+def _ignored(folder: Path, junk: Sequence[str] = ()) -> GitIgnoreSpec:
+    """What `junk` and the project's own list say. Raises UsageError."""
+    from pathspec import GitIgnoreSpec  # most projects do without
+
     path = folder / IGNORE_FILE
     try:
-        lines = path.read_text("utf-8").splitlines()
-        pathspec.GitIgnoreSpec.from_lines(lines)
-    except FileNotFoundError:
-        return []
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return GitIgnoreSpec.from_lines([*junk, *lines])
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} cannot be used: {printable(str(error))}.", "Correct it.") from error
-    return lines
 
 
-def _walk(folder: Path, prefix: str, ignored: pathspec.GitIgnoreSpec, count: int = 0) -> Iterator[str]:
-    waiting = [prefix]
+def _walk(folder: Path, ignored: GitIgnoreSpec) -> Iterator[str]:
+    waiting, count = [""], 0
     while waiting:
         inside = waiting.pop()
         try:
@@ -82,7 +90,8 @@ def _walk(folder: Path, prefix: str, ignored: pathspec.GitIgnoreSpec, count: int
                 for entry in entries:
                     path = inside + entry.name
                     is_folder = entry.is_dir(follow_symlinks=False)
-                    if ignored.match_file(path + "/" if is_folder else path):
+                    shown = path + "/" if is_folder else path
+                    if ALWAYS_JUNK.match(shown) or ignored.match_file(shown):
                         continue
                     if is_folder and (folder / path / "pyvenv.cfg").exists():
                         continue
@@ -112,35 +121,31 @@ def too_many(folder: Path) -> UsageError:
 
 
 def _in_git(folder: Path) -> bool:
-    """Whether git can say what belongs to the project. Raises UsageError when it should but does not."""
-    if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
-        return False
-    try:
-        return _git(folder, "rev-parse", "--is-inside-work-tree").strip() == b"true"
-    except FileNotFoundError:
-        raise UsageError(
-            f"{printable(str(folder))} is in a git repository, and git is not installed here.", "Install git."
-        ) from None
+    """Whether git can say what belongs to the project."""
+    return any((parent / ".git").exists() for parent in (folder, *folder.parents))
 
 
-def _git_files(folder: Path, prefix: str, listing: Listing) -> Iterator[str]:
+def _git_files(folder: str, prefix: str, listing: Listing) -> Iterator[str]:
     """The files in the work tree `folder`, with `prefix` in front; those of repositories within, too."""
     for name in _git(folder, "ls-files", "-z", "-co", "--exclude-standard").split(b"\0"):
         path = os.fsdecode(name)
-        inner = folder / path
-        if not path or not os.path.lexists(inner):
+        try:
+            mode = os.lstat(f"{folder}/{path}").st_mode
+        except OSError:
             continue  # deleted, and not yet committed
-        if inner.is_dir() and not inner.is_symlink():  # a submodule, or a repository that is not tracked
-            path = path.rstrip("/") + "/"
-            if (inner / ".git").exists():
-                yield from _git_files(inner, prefix + path, listing)
-            else:
-                listing.notes.append(f"{printable(prefix + path)} is a submodule that is not checked out")
-        else:
+        if not path:
+            continue
+        if not stat.S_ISDIR(mode):
             yield prefix + path
+            continue
+        path = path.rstrip("/") + "/"  # a submodule, or a repository that is not tracked
+        if Path(folder, path, ".git").exists():
+            yield from _git_files(f"{folder}/{path}", prefix + path, listing)
+        else:
+            listing.notes.append(f"{printable(prefix + path)} is a submodule that is not checked out")
 
 
-def _revision(folder: Path) -> str:
+def _revision(folder: str) -> str:
     commit, changed = "", False
     for line in _git(folder, "status", "--porcelain=v2", "--branch", "-z", "--", ".").split(b"\0"):
         if line.startswith(b"# branch.oid "):
@@ -151,18 +156,22 @@ def _revision(folder: Path) -> str:
     return f"{name} with changes" if changed and name else name
 
 
-def _git(folder: Path, *words: str) -> bytes:
-    """What git says. Raises UsageError, and FileNotFoundError when there is no git."""
+def _git(folder: str, *words: str) -> bytes:
+    """What git says. Raises UsageError."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         return subprocess.run(
-            ["git", "-C", str(folder), *words],
+            ["git", "-C", folder, *words],
             env={**inherited, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=True,
             timeout=GIT_SECONDS,
         ).stdout
+    except FileNotFoundError:
+        raise UsageError(
+            f"{printable(folder)} is in a git repository, and git is not installed here.", "Install git."
+        ) from None
     except subprocess.CalledProcessError as error:
         said = printable(error.stderr.decode("utf-8", "replace").strip()[:500])
         raise UsageError(f"git does not say what belongs to {folder}: {said}", "Do as it says.") from error
