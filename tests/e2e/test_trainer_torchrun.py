@@ -1,4 +1,4 @@
-"""The trainer under real torchrun, every rank under the real shim, from a folder as a host has it.
+"""The trainer under real torchrun on one host.
 
 Each run costs some seconds, so each of these tests looks at many things.
 """
@@ -9,83 +9,17 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from e2e.torchruns import Torchrun
 from training import Trainings, job, losses, records, reference
 from waiting import wait_until
-
-import agent.rank
-import trainer
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
 
 QUICK = ("--steps", "14", "--warmup-steps", "3", "--learning-rate", "0.01", "--log-every", "1")
-
-
-class Torchrun:
-    """One attempt: torchrun, its ranks, and what they leave behind."""
-
-    def __init__(self, folder: Path, ranks: int, *options: str, **environment: str) -> None:
-        self.ranks = ranks
-        self.folder = folder
-        code = folder.parent / "code" / "0123abcd"
-        if not code.exists():
-            ignore = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(Path(trainer.__file__).parent, code / "trainer", ignore=ignore)
-        self.folder.mkdir()
-        env = os.environ | {
-            "PYTHONPATH": str(code),
-            "OMP_NUM_THREADS": "1",
-            "ENCAMP_HOME": str(folder.parent / "home"),
-            "ENCAMP_RUN_DIR": str(folder.parent / "run"),
-            "ENCAMP_ATTEMPT_DIR": str(folder),
-        }
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "0"),
-            *("--nproc-per-node", str(ranks), agent.rank.__file__, "module", "trainer", *options),
-        ]
-        with (folder / "launcher.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                command, cwd=folder, env=env | environment, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def wait(self) -> int:
-        """The exit status."""
-        return self.process.wait(90)
-
-    def finish(self) -> Torchrun:
-        """Wait for a good end."""
-        assert self.wait() == 0, self.log(0) + (self.folder / "launcher.log").read_text()
-        return self
-
-    def end(self) -> None:
-        """Leave no process behind. The ranks have sessions of their own, and are known by their records."""
-        for rank in range(self.ranks):
-            if self.process.poll() is None and (self.folder / f"rank{rank}" / "rank.json").exists():
-                pid = json.loads((self.folder / f"rank{rank}" / "rank.json").read_text())["pid"]
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(30)
-
-    def rank(self, rank: int) -> Path:
-        return self.folder / f"rank{rank}"
-
-    def log(self, rank: int) -> str:
-        path = self.folder / f"rank{rank}.log"
-        return path.read_text() if path.exists() else ""
-
-    def step(self) -> int:
-        """The newest step that rank 0 has reported."""
-        path = self.rank(0) / "progress.jsonl"
-        return max(losses(self.rank(0)), default=0) if path.exists() else 0
 
 
 class Launcher:
