@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from e2e.camp import Camp, Terminal
+from e2e.cluster import Cluster
+from lab.lab import Lab
 from ssh.sshd import Sshd
 
 
@@ -29,6 +31,12 @@ def camp(box: Sshd, tmp_path_factory: pytest.TempPathFactory) -> Camp:
 def newcomer(tmp_path: Path) -> Camp:
     """A user without any host."""
     return Camp(tmp_path)
+
+
+@pytest.fixture
+def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+    """A user with a lab in which there is no host yet."""
+    return Cluster(lab, Camp(tmp_path))
 
 
 @pytest.fixture

@@ -2,84 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
-from e2e.camp import SCRIPTS, Camp, Done
-from lab.host import LabHost
-from lab.lab import Lab
+from e2e.cluster import Cluster, said
 from waiting import wait_until
 
 pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.slow]
-
-LIVE = ("starting", "running", "stalled", "stopping")
-
-
-class Cluster:
-    """Hosts of a lab, and a user who has noted them down; the script lies on each of them."""
-
-    def __init__(self, lab: Lab, camp: Camp) -> None:
-        self.lab = lab
-        self.camp = camp
-        self.hosts: dict[str, LabHost] = {}
-
-    def add(self, name: str, **options: object) -> LabHost:
-        """Rent one more."""
-        host = self.hosts[name] = self.lab.add(name, **options)
-        shutil.copy(SCRIPTS / "reduce.py", host.home / "reduce.py")
-        command = f"ssh -p {host.ssh_port} -i {host.key} -o IdentitiesOnly=yes root@{host.address}"
-        self.camp.run("hosts", "add", command, "--name", name, "--accept-new-host-key")
-        return host
-
-    def profile(self, *args: str, ranks: int = 1, more: str = "") -> str:
-        """One that starts the script in the home folder of each host."""
-        path = self.camp.folder / "reduce.toml"
-        path.write_text(
-            f'[run]\nscript = "reduce.py"\nargs = {json.dumps(args)}\nnproc_per_node = {ranks}\n'
-            f"python = {json.dumps(sys.executable)}\nstop_grace_seconds = 3\n"
-            f'[env]\nOMP_NUM_THREADS = "1"\n{more}'
-        )
-        return str(path)
-
-    def launch(self, *names: str, ranks: int = 1) -> dict[str, Any]:
-        """Launch a run that goes on until it is stopped."""
-        words = ("launch", self.profile("forever", ranks=ranks), "--on", ",".join(names), "--json")
-        launched: dict[str, Any] = self.camp.run(*words).json
-        return launched
-
-    def refused(self, *names: str, code: int = 1) -> Done:
-        """A launch that fails, and leaves nothing that lives."""
-        done = self.camp.run("launch", self.profile("forever"), "--on", ",".join(names), code=code)
-        assert not [run for run in self.runs() if run["state"] in LIVE]
-        return done
-
-    def runs(self) -> list[dict[str, Any]]:
-        """All runs on the hosts that answer."""
-        found: list[dict[str, Any]] = self.camp.run("status", "--json", code=None).json["runs"]
-        return found
-
-    def folders(self, name: str) -> list[str]:
-        """The runs of which a host has anything."""
-        runs = self.hosts[name].home / ".encamp" / "runs"
-        return [entry.name for entry in runs.iterdir()] if runs.is_dir() else []
-
-
-@pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
-    """No host yet."""
-    return Cluster(lab, Camp(tmp_path))
-
-
-def said(camp: Camp, run: str, rank: int, text: str) -> None:
-    """Wait until a rank has said something."""
-    wait_until(lambda: text in camp.run("logs", run, "--rank", str(rank)).out.decode(), 30, text)
 
 
 def test_two_hosts_from_launch_to_stop(cluster: Cluster) -> None:
@@ -116,7 +48,7 @@ def test_two_hosts_from_launch_to_stop(cluster: Cluster) -> None:
     stopped = camp.run("stop", run, "--json").json
     assert (stopped["state"], [host["name"] for host in stopped["hosts"]]) == ("stopped", ["b", "a"])
     assert camp.run("wait", run, "--json").json["state"] == "stopped"
-    assert not [run for run in cluster.runs() if run["state"] in LIVE]
+    assert not cluster.living()
 
 
 def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Cluster) -> None:
@@ -187,11 +119,11 @@ def test_interrupted_before_it_runs_it_leaves_nothing_that_runs(cluster: Cluster
     with interrupted(cluster, "a: starting", signal.SIGINT) as launch:
         launch.wait(timeout=60)
     assert launch.returncode == 130
-    assert not [run for run in cluster.runs() if run["state"] in LIVE]
+    assert not cluster.living()
 
     with interrupted(cluster, "a: preparing", signal.SIGKILL) as launch:
         launch.wait(timeout=60)
-    wait_until(lambda: not [run for run in cluster.runs() if run["state"] in LIVE], 75, "all has ended")
+    wait_until(lambda: not cluster.living(), 75, "all has ended")
 
 
 def interrupted(cluster: Cluster, at: str, by: int) -> subprocess.Popen[bytes]:

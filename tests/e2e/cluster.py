@@ -1,0 +1,123 @@
+"""Several hosts of a lab and a user who has noted them down, for runs on several hosts at once."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from e2e.camp import SCRIPTS, Camp, Done
+from lab.host import LabHost
+from lab.lab import Lab
+from waiting import wait_until
+
+import tui
+
+LIVE = ("starting", "running", "stalled", "stopping")
+
+
+class Cluster:
+    """Hosts of a lab, and a user who has noted them down; the script lies on each of them."""
+
+    def __init__(self, lab: Lab, camp: Camp) -> None:
+        self.lab = lab
+        self.camp = camp
+        self.hosts: dict[str, LabHost] = {}
+
+    def add(self, name: str, **options: object) -> LabHost:
+        """Rent one more."""
+        host = self.hosts[name] = self.lab.add(name, **options)
+        shutil.copy(SCRIPTS / "reduce.py", host.home / "reduce.py")
+        self.note_down(self.camp, name)
+        return host
+
+    def note_down(self, camp: Camp, name: str) -> None:
+        """Let a user have a host in the list."""
+        host = self.hosts[name]
+        command = f"ssh -p {host.ssh_port} -i {host.key} -o IdentitiesOnly=yes root@{host.address}"
+        camp.run("hosts", "add", command, "--name", name, "--accept-new-host-key")
+
+    def profile(self, *args: str, ranks: int = 1, more: str = "") -> str:
+        """One that starts the script in the home folder of each host."""
+        path = self.camp.folder / "reduce.toml"
+        path.write_text(
+            f'[run]\nscript = "reduce.py"\nargs = {json.dumps(args)}\nnproc_per_node = {ranks}\n'
+            f"python = {json.dumps(sys.executable)}\nstop_grace_seconds = 3\n"
+            f'[env]\nOMP_NUM_THREADS = "1"\n{more}'
+        )
+        return str(path)
+
+    def launch(self, *names: str, ranks: int = 1, script: str = "forever") -> dict[str, Any]:
+        """Launch a run that goes on until it is stopped."""
+        words = ("launch", self.profile(script, ranks=ranks), "--on", ",".join(names), "--json")
+        launched: dict[str, Any] = self.camp.run(*words).json
+        return launched
+
+    def refused(self, *names: str, code: int = 1) -> Done:
+        """A launch that fails, and leaves nothing that lives."""
+        done = self.camp.run("launch", self.profile("forever"), "--on", ",".join(names), code=code)
+        assert not self.living()
+        return done
+
+    def runs(self) -> list[dict[str, Any]]:
+        """All runs on the hosts that answer."""
+        found: list[dict[str, Any]] = self.camp.run("status", "--json", code=None).json["runs"]
+        return found
+
+    def living(self) -> list[dict[str, Any]]:
+        """Those of them that have not ended."""
+        return [run for run in self.runs() if run["state"] in LIVE]
+
+    def folders(self, name: str) -> list[str]:
+        """The runs of which a host has anything."""
+        runs = self.hosts[name].home / ".encamp" / "runs"
+        return [entry.name for entry in runs.iterdir()] if runs.is_dir() else []
+
+    def ranks_on(self, name: str) -> int:
+        """How many launchers and ranks live on a host, as it sees that itself: 0 when nothing runs there."""
+        host = self.hosts[name]
+        words = [Path(f"/proc/{pid}/cmdline") for pid in host.processes()] if host.running else []
+        lines = []
+        for path in words:
+            with contextlib.suppress(OSError):  # it has just ended
+                lines.append(path.read_bytes())
+        return sum(b"reduce.py" in line for line in lines)
+
+    @contextlib.contextmanager
+    def frozen_at(self, stage: str, *words: str, count: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+        """`encamp WORDS`, standing still since the moment in which it said `stage` for the `count`th time.
+
+        Send it SIGCONT to let it go on. At the end of the context it is killed if it lives.
+        """
+        process = subprocess.Popen(
+            [sys.executable, str(SCRIPTS / "frozen.py"), stage, str(count), *words],
+            env={**self.camp.env, "PYTHONPATH": str(Path(tui.__file__).parents[1])},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            wait_until(lambda: stands_still(process), 60, f"it says {stage}")
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def stands_still(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process was stopped by a signal. It must not have ended."""
+    waited = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if waited is not None and waited.si_code in (os.CLD_EXITED, os.CLD_KILLED):
+        raise AssertionError(f"it ended: {process.communicate()}")
+    return waited is not None
+
+
+def said(camp: Camp, run: str, rank: int, text: str) -> None:
+    """Wait until a rank has said something."""
+    wait_until(lambda: text in camp.run("logs", run, "--rank", str(rank)).out.decode(), 30, text)
