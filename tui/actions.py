@@ -5,14 +5,15 @@ The app carries an `Action` out in the background; a dialog may show its stages 
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .fleet.errors import EncampError
 from .fleet.parallel import HostsFailed, Progress
 
-Work = Callable[[Progress], Awaitable[str]]
+Work = Callable[[Progress], Coroutine[None, None, str]]
 """Does it, telling each host's stage, and returns a sentence on what came of it. Raises EncampError."""
 
 
@@ -30,6 +31,8 @@ class Action:
     error: EncampError | None = None
     watched: bool = False
     """A dialog shows it, so nobody else has to say how it ended."""
+    _task: asyncio.Future[str] | None = None
+    _called_off: bool = False
 
     def progress(self, host: str, stage: str) -> None:
         """Take note of what is done on a host now."""
@@ -37,12 +40,23 @@ class Action:
 
     async def carry_out(self, work: Work) -> None:
         """Do it and keep how it ended."""
+        self._task = asyncio.ensure_future(work(self.progress))
         try:
-            self.result = await work(self.progress)
+            self.result = await self._task
         except EncampError as error:
             self.error = error
+        except asyncio.CancelledError:
+            self.error = EncampError("It was called off.", "What had been begun was taken back.")
+            if not self._called_off:
+                raise
         finally:
             self.ended = time.monotonic()
+
+    def call_off(self) -> None:
+        """Take it back; it ends when that is done."""
+        if self._task is not None and not self._called_off:
+            self._called_off = True
+            self._task.cancel()
 
     def lines(self) -> Iterable[tuple[str, str, bool]]:
         """(host, where it is with this, whether it failed there), in the order of the hosts."""

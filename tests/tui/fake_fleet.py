@@ -91,6 +91,33 @@ class FakeSession(Checked):
         answer = self._launch({**params, "dry_run": True})
         return {**answer, "torch": "2.7.1", "cuda": "12.6", "port": 29500}
 
+    def _prepare(self, params: dict[str, Any]) -> dict[str, Any]:
+        placement = wire.from_json(wire.Placement, params["placement"])
+        spec = wire.from_json(wire.LaunchSpec, params["spec"])
+        self.fleet.feed.run(
+            self.name,
+            spec.run,
+            ranks=spec.nproc_per_node or 2,
+            state="starting",
+            attempt=params["attempt"],
+            nodes=placement.nodes,
+            node_rank=placement.node_rank,
+        )
+        return self._plan(params)
+
+    def _start(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.fleet.feed.change_run(self.name, params["run"], state="running")
+        self.fleet.feed.feed_host(self.fleet.feed.hosts[self.name])
+        return {}
+
+    def _confirm(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {}
+
+    def _abandon(self, params: dict[str, Any]) -> dict[str, Any]:
+        self.fleet.feed.hosts[self.name].runs.pop(params["run"], None)
+        self.store.apply(self.name, wire.Removed(params["run"]))
+        return {}
+
     def _launch(self, params: dict[str, Any]) -> dict[str, Any]:
         spec = wire.from_json(wire.LaunchSpec, params["spec"])
         ranks = spec.nproc_per_node or 2

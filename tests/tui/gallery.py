@@ -14,15 +14,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_fleet import FakeFleet
 from feed import FakeHost, Feed, cpu_demo, large, small, three_by_eight, troubled, two_by_four
 from textual.pilot import Pilot
 
+from tui.actions import Action
 from tui.app import EncampApp
 from tui.fleet.hosts import Host
 from tui.fleet.store import Link
+from tui.screens.going import GoingScreen
 from tui.widgets.host_table import HostTable, Row
 
 Act = Callable[[EncampApp, Pilot[None]], Awaitable[None]]
@@ -76,6 +79,25 @@ def leftover() -> Feed:
     return feed
 
 
+async def mark_both(app: EncampApp, pilot: Pilot[None]) -> None:
+    """Mark a second host in the launch dialog."""
+    await pilot.press("tab", "down", "space")
+    await pilot.pause(1.0)
+
+
+async def apart(app: EncampApp, pilot: Pilot[None]) -> None:
+    app.fleet.sessions["vast-b"].cut_off = True  # type: ignore[attr-defined]
+    await mark_both(app, pilot)
+
+
+async def restarting(app: EncampApp, pilot: Pilot[None]) -> None:
+    action = Action("restarting gpt-0412", ["vast-a", "vast-b"])
+    action.progress("vast-a", "stopped, 0 reaped")
+    action.progress("vast-b", "stopping")
+    app.push_screen(GoingScreen(action))
+    await pilot.pause(0.3)
+
+
 async def host_key(app: EncampApp, pilot: Pilot[None]) -> None:
     fingerprint = "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDxKUsWZRzbcpOhWZk"
     host = Host("vast-c", "203.0.113.9", 20546, "root")
@@ -122,6 +144,12 @@ PICTURES = {
     "group-fleet-80x24": Picture(two_by_four, (80, 24), ("space",)),
     "group-runs": Picture(node_unreachable, keys=("R",)),
     "group-logs": Picture(two_by_four, (120, 30), ("5", "l"), run="gpt-0412"),
+    "group-restart": Picture(node_unreachable, (80, 24), ("r",), run="gpt-0412"),
+    "group-restarting": Picture(two_by_four, (80, 24), act=restarting, run="gpt-0412"),
+    "group-stop": Picture(node_unreachable, (100, 30), ("S",), run="gpt-0412"),
+    "group-launch": Picture(two_by_four, (120, 40), ("n",), act=mark_both),
+    "group-launch-80x24": Picture(two_by_four, (80, 24), ("n",), act=mark_both),
+    "group-apart": Picture(two_by_four, (100, 36), ("n",), act=apart),
     "logs": Picture(small, (120, 30), ("l",), run="gpt-0412"),
     "runs": Picture(troubled, keys=("R",)),
     "launch": Picture(small, (100, 36), ("n",)),

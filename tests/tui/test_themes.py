@@ -12,7 +12,7 @@ from driving import driving
 from feed import small, troubled
 from rich.color_triplet import ColorTriplet
 
-from tui.screens.confirm import ConfirmScreen
+from tui.screens.restart import RestartScreen
 from tui.theme import DARK, LIGHT
 from tui.widgets.host_table import HostTable
 
@@ -55,7 +55,7 @@ async def test_every_theme_renders_every_screen_legibly(tmp_path: Path) -> None:
 async def test_every_theme_draws_a_run_and_a_dialog(tmp_path: Path) -> None:
     async with driving(small(), tmp_path, size=(120, 40), start_run="gpt-0412") as driver:
         await driver.press("r")
-        assert isinstance(driver.app.screen, ConfirmScreen)
+        assert isinstance(driver.app.screen, RestartScreen)
         for name in sorted(driver.app.available_themes):
             driver.app.theme = name
             await driver.pilot.pause()

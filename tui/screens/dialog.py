@@ -24,11 +24,15 @@ class Text(Label):
     """Wrapped text that is shown as it is: no markup, and nothing that a terminal would act on."""
 
     def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
-        super().__init__(printable(text), id=id, classes=classes, markup=False)
+        super().__init__(_shown(text), id=id, classes=classes, markup=False)
 
     def put(self, text: str) -> None:
         """Show another text."""
-        self.update(printable(text))
+        self.update(_shown(text))
+
+
+def _shown(text: str) -> str:
+    return "\n".join(printable(line) for line in text.split("\n"))
 
 
 class Fact(Horizontal):
@@ -75,7 +79,8 @@ class Dialog(ModalScreen[Result | None]):
     def complain(self, message: str, hint: str = "") -> None:
         """Say what is wrong; an empty message takes it back."""
         error = self.query_one("#error", Text)
-        error.put(f"✕ {fmt.sentences(message, hint)}" if message else "")
+        text = f"{message}\n{hint}".strip() if "\n" in message else fmt.sentences(message, hint)
+        error.put(f"✕ {text}" if message else "")
         error.display = bool(message)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

@@ -1,4 +1,4 @@
-"""Starts a run: which profile, where, with what changed. The exact command is shown before it starts."""
+"""Starts a run: which profile, on which hosts, with what changed. What each would run is shown before."""
 
 from __future__ import annotations
 
@@ -9,55 +9,68 @@ from pathlib import Path
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, VerticalScroll
+from textual.content import Content
 from textual.message import Message
 from textual.timer import Timer
 from textual.widgets import Button, Input, Select
+from textual.widgets.selection_list import Selection
 
 from profiles import keys, library, schema
 from profiles.errors import ProfileError
 
 from .. import formatting as fmt
-from ..fleet import runs
+from ..actions import Action
+from ..facts import gpu_totals
+from ..fleet import coordinator, job, outlook, runs
+from ..fleet.arrange import Blocked
 from ..fleet.errors import EncampError, UsageError
-from ..fleet.store import Link
+from ..fleet.job import Job
+from ..fleet.outlook import Outlook
+from ..fleet.parallel import Progress
+from ..fleet.sanitize import printable
+from ..fleet.store import HostView, Link
+from ..widgets.lines import Lines
+from ..widgets.mark_list import MarkList
 from .dialog import Dialog, Text
+from .going import stage_lines
 
 PAUSE_SECONDS = 0.3
-"""How long typing has to rest before the host is asked what it would run."""
+"""How long typing has to rest before the hosts are asked what they would run."""
+
+LOOK_SECONDS = 0.1
+"""How often a launch that goes on is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the fields say."""
+    """What the fields say. `hosts` are in the order in which they were marked."""
 
     profile: str
-    host: str
+    hosts: tuple[str, ...]
     overrides: tuple[str, ...]
+    forced: str = ""
+    """Why to start in spite of what the pre-flight found."""
 
 
 class LaunchScreen(Dialog[str]):
     """Answers with the id of the run that was started."""
 
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - as the base class has it
+
     @dataclass
     class Previewed(Message):
-        """The host said what it would run."""
+        """The hosts said what they would run."""
 
         choice: Choice
-        result: runs.LaunchResult
-
-    @dataclass
-    class Launched(Message):
-        """The run was started."""
-
-        result: runs.LaunchResult
+        job: Job
+        outlook: Outlook
 
     @dataclass
     class Refused(Message):
-        """It would not, or did not, start."""
+        """It would not start."""
 
-        choice: Choice | None
-        message: str
-        hint: str
+        choice: Choice
+        error: EncampError
 
     def __init__(self, profiles_folder: Path, *, profile: str = "", host: str | None = None) -> None:
         super().__init__("launch a run")
@@ -66,24 +79,32 @@ class LaunchScreen(Dialog[str]):
         self.profile = profile
         self.host = host
         self._rest: Timer | None = None
-        self._starting = False
         self._asked: Choice | None = None
-        """What the host was asked about last, while the fields still say so."""
+        """What the hosts were asked about last, while the fields still say so."""
+        self._action: Action | None = None
+        """The launch that goes on."""
+        self._run = ""
+        """Its run, once that has a name."""
 
     def body(self) -> ComposeResult:
-        """The fields, and the command they amount to."""
+        """The fields, and what they amount to."""
         hosts = list(self.encamp.store.hosts.values())
         names = [host.name for host in hosts]
         live = [host.name for host in hosts if host.link is Link.LIVE]
-        chosen = self.host if self.host in names else next(iter(live or names), Select.NULL)
+        chosen = self.host if self.host in names else next(iter(live or names), None)
         profile = self.profile if self.profile in self.names else next(iter(self.names), Select.NULL)
         with Horizontal(classes="fields"):
             yield Text("profile", classes="name")
             yield Select([(name, name) for name in self.names], value=profile, id="profile", compact=True)
         yield Text(id="description", classes="quiet indented")
-        with Horizontal(classes="fields"):
-            yield Text("host", classes="name")
-            yield Select([(name, name) for name in names], value=chosen, id="host", compact=True)
+        with Horizontal(classes="fields tall"):
+            yield Text("hosts", classes="name")
+            width = max(map(len, names), default=0)
+            yield MarkList(
+                *(Selection(_host_words(host, width), host.name, host.name == chosen) for host in hosts),
+                id="hosts",
+                compact=True,
+            )
         with Horizontal(classes="fields"):
             yield Text("strategy", classes="name")
             yield Select(
@@ -98,23 +119,38 @@ class LaunchScreen(Dialog[str]):
         with Horizontal(classes="fields"):
             yield Text("change", classes="name")
             yield Input(placeholder="train.steps=500 env.NCCL_DEBUG=INFO", id="set", compact=True)
+        with Horizontal(classes="fields", id="force-row"):
+            yield Text("all the same", classes="name")
+            yield Input(
+                placeholder="why it is to start in spite of that; it is noted down", id="force", compact=True
+            )
         yield Text(id="said", classes="paragraph quiet")
         with VerticalScroll(id="preview-box"):
             yield Text(id="preview")
+        yield Lines(id="stages")
         with Horizontal(classes="buttons"):
             yield Button("launch", id="launch", variant="primary", compact=True, disabled=True)
             yield Button("leave", id="leave", compact=True)
 
     def hint(self) -> str:
         """The way on and the way out."""
-        return "tab next field · enter open a list, or launch · esc leave"
+        return "tab next field · space marks a host · enter launches · esc leave"
 
     def on_mount(self) -> None:
         """Show what the fields amount to as they are."""
+        self.query_one("#force-row").display = self.query_one("#stages").display = False
+        hosts = self._host_list()
+        hosts.highlighted = next((at for at, host in enumerate(hosts.names()) if host in hosts.selected), 0)
         self._look()
+
+    def on_unmount(self) -> None:
+        """From now on its end is told by the app."""
+        if self._action is not None:
+            self._action.watched = False
 
     @on(Select.Changed)
     @on(Input.Changed)
+    @on(MarkList.SelectedChanged)
     def _changed(self) -> None:
         if self._asked is not None and self._current() == self._asked:
             return  # the fields were only filled in
@@ -133,31 +169,32 @@ class LaunchScreen(Dialog[str]):
 
     @on(Button.Pressed, "#leave")
     def _leave(self) -> None:
-        self.action_leave()
+        if self._action is not None and self._action.ended is None:
+            self._action.call_off()
+        else:
+            self.action_leave()
 
     @on(Button.Pressed, "#launch")
     def _launch(self) -> None:
-        if self._starting:
-            return
         try:
             choice = self.choice()
             self._profile(choice)
         except UsageError as error:
             self.complain(error.message, error.hint)
             return
-        self._starting = True
-        self.query_one("#launch", Button).disabled = True
-        self._say("starting …")
-        self.start(choice)
+        if self._action is None:
+            self._start(choice)
 
     # --- what the fields say -----------------------------------------------------------------------------
 
     def choice(self) -> Choice:
         """What is chosen. Raises UsageError when something is missing or cannot be read."""
-        profile, host = self.query_one("#profile", Select).value, self.query_one("#host", Select).value
+        profile, hosts = self.query_one("#profile", Select).value, tuple(self._host_list().selected)
         if not isinstance(profile, str):
             raise UsageError("There is no profile.", f"Put one into {self.folder}.")
-        if not isinstance(host, str):
+        if not hosts:
+            if self._host_list().names():
+                raise UsageError("No host is marked.", "Mark one or several in the list with space.")
             raise UsageError("There is no host.", "Leave with esc and add one with a.")
         overrides = []
         strategy = self.query_one("#strategy", Select).value
@@ -170,7 +207,10 @@ class LaunchScreen(Dialog[str]):
             overrides += shlex.split(self.query_one("#set", Input).value)
         except ValueError as error:
             raise UsageError("A quote in `change` is not closed.", "Each change is key=value.") from error
-        return Choice(profile, host, tuple(overrides))
+        return Choice(profile, hosts, tuple(overrides), self.query_one("#force", Input).value.strip())
+
+    def _host_list(self) -> MarkList:
+        return self.query_one("#hosts", MarkList)
 
     def _profile(self, choice: Choice) -> schema.Profile:
         try:
@@ -178,8 +218,16 @@ class LaunchScreen(Dialog[str]):
         except ProfileError as error:
             raise UsageError(str(error.faults[0])) from error
 
+    def _current(self) -> Choice | None:
+        try:
+            return self.choice()
+        except UsageError:
+            return None
+
+    # --- what the hosts would do -------------------------------------------------------------------------
+
     def _look(self) -> None:
-        """Ask the host what it would run; nothing starts."""
+        """Ask the hosts what they would run; nothing starts."""
         try:
             choice = self.choice()
             profile = self._profile(choice)
@@ -188,15 +236,75 @@ class LaunchScreen(Dialog[str]):
             self.complain(error.message, error.hint)
             return
         self.query_one("#description", Text).put(profile.description)
-        host = self.encamp.store.hosts.get(choice.host)
-        if host is None or host.link is not Link.LIVE:
-            state = "gone" if host is None else host.link.value
-            self._say("")
-            self.complain(f"{choice.host} is {state}.", "Choose a live host, or wait until it is live.")
-            return
+        for name in choice.hosts:
+            host = self.encamp.store.hosts.get(name)
+            if host is None or host.link is not Link.LIVE:
+                state = "gone" if host is None else host.link.value
+                self._say("")
+                self.complain(f"{name} is {state}.", "Choose live hosts, or wait until it is live.")
+                return
         self._asked = choice
-        self._say(f"asking {choice.host} what it would run …")
-        self.ask(choice)
+        self._say(
+            f"asking {fmt.listed(choice.hosts)} what {'they' if choice.hosts[1:] else 'it'} would run …"
+        )
+        self.ask(choice, profile)
+
+    @work(exclusive=True, group="preview", exit_on_error=False)
+    async def ask(self, choice: Choice, profile: schema.Profile) -> None:
+        """Find out what the hosts would run."""
+        try:
+            wanted = await job.from_profile(profile, dry_run=True)
+            sessions = [self.encamp.fleet.session(name) for name in choice.hosts]
+            found = await outlook.look(
+                sessions, wanted, runs.actor(), forced=choice.forced, progress=lambda _host, _stage: None
+            )
+        except EncampError as error:
+            self.post_message(self.Refused(choice, error))
+        else:
+            self.post_message(self.Previewed(choice, wanted, found))
+
+    @on(Previewed)
+    def _previewed(self, event: Previewed) -> None:
+        if self._action is not None or event.choice != self._current():
+            return
+        self.complain("")
+        found, sent = event.outlook, _sent(event.job)
+        ranks = fmt.plural(found.nproc_per_node, "rank")
+        if len(found.hosts) == 1:
+            said = f"{found.hosts[0]} would start {ranks}"
+        else:
+            said = f"{len(found.hosts)} hosts would start {ranks} each"
+        if found.rendezvous is not None:
+            said += f" and meet at {found.hosts[0]}, {found.rendezvous.address}:{found.rendezvous.port}"
+        commands = []
+        for number, name in enumerate(found.hosts):
+            first = number * found.nproc_per_node
+            if name in found.commands:
+                where = f"{name}, {fmt.span_of(first, first + found.nproc_per_node - 1)}:"
+                commands += [where] * (len(found.hosts) > 1) + [found.commands[name]]
+        self._say(f"{said}{sent}" + (":" if commands else "."), "\n".join(commands))
+        self.query_one("#launch", Button).disabled = False
+
+    @on(Refused)
+    def _refused(self, event: Refused) -> None:
+        if self._action is None and event.choice == self._current():
+            self._say("")
+            self._explain(event.error)
+
+    def _explain(self, error: EncampError) -> None:
+        """Say why it does not start; what the pre-flight found may be overruled, with a reason."""
+        if isinstance(error, Blocked):
+            found = [
+                f"{finding.host}: {fmt.sentences(finding.text, finding.fix)}"
+                if finding.host
+                else fmt.sentences(finding.text, finding.fix)
+                for finding in error.findings
+            ]
+            self.complain("\n".join(found))
+        else:
+            self.complain(error.message, error.hint)
+        if isinstance(error, Blocked) or getattr(error, "code", None) == "gpus-held":
+            self.query_one("#force-row").display = True
 
     def _say(self, text: str, command: str = "") -> None:
         said = self.query_one("#said", Text)
@@ -205,56 +313,69 @@ class LaunchScreen(Dialog[str]):
         self.query_one("#preview", Text).put(command)
         self.query_one("#preview-box").display = bool(command)
 
-    # --- the host ----------------------------------------------------------------------------------------
+    # --- the launch --------------------------------------------------------------------------------------
 
-    @work(exclusive=True, group="preview", exit_on_error=False)
-    async def ask(self, choice: Choice) -> None:
-        """Find out what the host would run."""
-        result = await self._request(choice, dry_run=True)
-        if result is not None:
-            self.post_message(self.Previewed(choice, result))
+    def _start(self, choice: Choice) -> None:
+        """Start the run; from here on it goes on without this dialog, unless it is called off."""
 
-    @work(exclusive=True, group="launch", exit_on_error=False)
-    async def start(self, choice: Choice) -> None:
-        """Start the run."""
-        result = await self._request(choice, dry_run=False)
-        if result is not None:
-            self.post_message(self.Launched(result))
+        async def start(progress: Progress) -> str:
+            wanted = await job.from_profile(self._profile(choice))
+            self._run = wanted.spec.run
+            sessions = [self.encamp.fleet.session(name) for name in choice.hosts]
+            begun = await coordinator.launch(
+                sessions, wanted, runs.actor(), forced=choice.forced, progress=progress
+            )
+            return f"{begun.run} runs: {fmt.plural(begun.world_size, 'rank')} on {fmt.listed(begun.hosts)}."
 
-    async def _request(self, choice: Choice, *, dry_run: bool) -> runs.LaunchResult | None:
-        try:
-            spec = runs.spec_from_profile(self._profile(choice), runs.new_run_id(choice.profile))
-            session = self.encamp.fleet.session(choice.host)
-            return await runs.launch(session, spec, runs.actor(), dry_run=dry_run)
-        except EncampError as error:
-            self.post_message(self.Refused(choice if dry_run else None, error.message, error.hint))
-            return None
+        self._action = Action(f"launching {choice.profile}", choice.hosts, watched=True)
+        self._say("starting …")
+        self.query_one("#launch", Button).disabled = True
+        self.query_one("#leave", Button).label = "call it off"
+        self.query_one("#stages").display = True
+        self.encamp.begin(self._action, start, show=False)
+        self._rest = self.set_interval(LOOK_SECONDS, self._watch)
 
-    @on(Previewed)
-    def _previewed(self, event: Previewed) -> None:
-        if self._starting or event.choice != self._current():
+    def _watch(self) -> None:
+        """Lead on to the run as soon as there is something of it to be seen."""
+        action = self._action
+        if action is None or not self.is_current:
             return
-        result = event.result
-        ranks = fmt.plural(result.world_size, "rank")
-        self._say(f"{event.choice.host} would start {ranks}:", result.command_line)
+        self.query_one("#stages", Lines).show(stage_lines(action))
+        if action.ended is not None and action.error is not None:
+            self._failed(action, action.error)
+            return
+        run = self.encamp.store.find_run(self._run)
+        # On several hosts it may still come to nothing while they only prepare.
+        if run is not None and (action.ended is not None or len(action.hosts) == 1 or run.ranks):
+            self.dismiss(run.id)
+
+    def _failed(self, action: Action, error: EncampError) -> None:
+        if self._rest is not None:
+            self._rest.stop()
+        self._action = None
+        action.watched = True  # it is said here
         self.query_one("#launch", Button).disabled = False
-
-    @on(Launched)
-    def _launched(self, event: Launched) -> None:
-        self.dismiss(event.result.run)
-
-    @on(Refused)
-    def _refused(self, event: Refused) -> None:
-        if event.choice is None:
-            self._starting = False
-            self.query_one("#launch", Button).disabled = False
-        elif event.choice != self._current():
-            return
+        self.query_one("#leave", Button).label = "leave"
         self._say("")
-        self.complain(event.message, event.hint)
+        self._explain(error)
 
-    def _current(self) -> Choice | None:
-        try:
-            return self.choice()
-        except UsageError:
-            return None
+
+def _host_words(host: HostView, width: int) -> Content:
+    """A host in the list: its name, why it cannot be used or what it has."""
+    if host.link is not Link.LIVE:
+        has = host.link.value
+    else:
+        totals, _ = gpu_totals(host.sample.gpu) if host.sample is not None else (None, "")
+        has = f"{totals.number_of} {totals.model}" if totals is not None else "no GPUs"
+    return Content(printable(f"{host.name:<{width}}   {has}"))
+
+
+def _sent(wanted: Job) -> str:
+    """What the hosts are sent before it starts."""
+    parts = []
+    if wanted.project is not None:
+        tree = wanted.project.tree
+        parts.append(f"{fmt.plural(tree.files, 'file')} of {tree.name}, {fmt.size(tree.bytes)}")
+    if wanted.spec.env_setup is not None:
+        parts.append(f"an environment with {fmt.listed(wanted.spec.env_setup.packages)}")
+    return f"; before that they get {' and '.join(parts)}" if parts else ""

@@ -7,14 +7,16 @@ from collections.abc import Callable, Sequence
 from textual import on
 from textual.app import ComposeResult
 from textual.content import Content
-from textual.widgets import Checkbox, Input
+from textual.widgets import Input
+from textual.widgets.selection_list import Selection
 
 from .. import formatting as fmt
 from ..fleet.members import Member
 from ..fleet.sanitize import printable
 from ..fleet.store import RunView
+from ..widgets.mark_list import MarkList
 from .confirm import standing
-from .dialog import Dialog, Fact
+from .dialog import Dialog, Fact, Text
 
 WORD = "restart"
 
@@ -39,12 +41,11 @@ class RestartScreen(Dialog[tuple[str, ...]]):
         if self.run_view.info.code:
             yield Fact("code", self.run_view.info.code)
         several = len(self._members()) > 1
-        for member in self._lost if several else ():
-            yield Checkbox(
-                Content(printable(f"go on without {member.name}; ranks may live on there")),
-                name=member.name,
+        if several and self._lost:
+            yield Text("go on without (space marks it; ranks may live on there):", classes="label")
+            yield MarkList(
+                *(Selection(Content(printable(member.name)), member.name) for member in self._lost),
                 compact=True,
-                classes="choice",
             )
         yield Input(placeholder=f"type {WORD}", compact=True, classes="apart")
 
@@ -61,7 +62,7 @@ class RestartScreen(Dialog[tuple[str, ...]]):
         if event.value.strip().lower() != WORD:
             self.complain(f"Nothing was done: that is not the word {WORD}.")
             return
-        chosen = tuple(box.name or "" for box in self.query(Checkbox) if box.value)
+        chosen = tuple(name for marks in self.query(MarkList) for name in marks.selected)
         members = self._members()
         lost = [member for member in members if member.problem is not None and member.name not in chosen]
         if len(chosen) == len(members):
@@ -70,9 +71,7 @@ class RestartScreen(Dialog[tuple[str, ...]]):
             offered = lost[0].name in {member.name for member in self._lost} and len(members) > 1
             self.complain(
                 f"{lost[0].name} cannot take part: {lost[0].problem.message}",
-                "Wait for it, or mark that the run goes on without it (shift-tab, space)."
-                if offered
-                else "",
+                "Wait for it, or mark that the run goes on without it (shift-tab, space)." if offered else "",
             )
         else:
             self.dismiss(chosen)
