@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from e2e.camp import Camp
-from lab.host import LabHost
 from lab.lab import Lab
 from waiting import wait_until
 
