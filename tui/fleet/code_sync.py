@@ -35,12 +35,19 @@ async def sync(session: Session, project: Project, progress: Progress = ignore_p
     """
     if await _has(session, project):
         return
-    losses, reached = 0, -1
+    losses, here, reached, whole = 0, 0, -1, 0
     changed = False
+
+    def shown(done: int, total: int) -> None:
+        """After a loss fewer files are missing; for who looks on it is still one transfer."""
+        nonlocal here, whole
+        whole = max(whole, total)
+        here = whole - (total - done)
+        progress(session.name, here, whole)
+
     while True:
-        upload = Upload(session, project, lambda done, total: progress(session.name, done, total))
         try:
-            await upload.send()
+            await Upload(session, project, shown).send()
             return
         except RequestRefused as error:
             # What an earlier transfer left may be damaged: by now it is removed.
@@ -48,8 +55,8 @@ async def sync(session: Session, project: Project, progress: Progress = ignore_p
                 raise
             changed = True
         except Unreachable as error:
-            losses = losses + 1 if upload.done <= reached else 1
-            reached = max(reached, upload.done)
+            losses = losses + 1 if here <= reached else 1
+            reached = max(reached, here)
             if losses >= MAX_LOSSES:
                 raise
             await _back(session, error)
