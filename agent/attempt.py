@@ -198,17 +198,18 @@ class Attempt:
 
     def _lost(self) -> Condition:
         values = files.read_json(self._path("supervisor.json"))
-        if values is None and self.prepared():
+        last = values or files.read_json(self._path("prepared.json")) or {}
+        if last and last.get("boot_id") != process.boot_id():
+            booted = process.boot_time()
+            when = time.strftime(" at %Y-%m-%d %H:%M", time.localtime(booted)) if booted else ""
+            reason = f"the host was rebooted{when}"
+        elif values is None and self.prepared():
             reason = (
                 "it was prepared and never started: another host was not ready, "
                 "or the encamp that launched it was lost"
             )
         elif values is None:
             reason = "it was never started: its supervisor did not come up"
-        elif values.get("boot_id") != process.boot_id():
-            booted = process.boot_time()
-            when = time.strftime(" at %Y-%m-%d %H:%M", time.localtime(booted)) if booted else ""
-            reason = f"the host was rebooted{when}"
         else:
             reason = (
                 "its processes disappeared: they were killed from outside, or the container was restarted"

@@ -89,7 +89,8 @@ class AgentChannel:
         self._on_bad = on_bad
         self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[wire.Reply | wire.Failure]] = {}
-        self._closed = False
+        self.closed = False
+        """Whether nothing can be asked any more."""
 
     async def __aiter__(self) -> AsyncIterator[wire.Message]:
         """Every message but the answers to requests. Ends when the stream ends.
@@ -121,7 +122,7 @@ class AgentChannel:
         Raises RequestRefused when the agent says no, Unreachable when there is no answer within `timeout`
         seconds or the connection ends first: what was asked for may then have happened or not.
         """
-        if self._closed:
+        if self.closed:
             raise Unreachable("The connection to the host is closed.", "It is made anew by itself.")
         number = next(self._ids)
         waiting: asyncio.Future[wire.Reply | wire.Failure] = asyncio.get_running_loop().create_future()
@@ -151,7 +152,11 @@ class AgentChannel:
     async def _ask(
         self, line: bytes, waiting: asyncio.Future[wire.Reply | wire.Failure]
     ) -> wire.Reply | wire.Failure:
-        await self._stream.write(line)
+        try:
+            await self._stream.write(line)
+        except Unreachable:
+            self.closed = True  # the reader sees it a moment later; nobody should ask again in between
+            raise
         return await waiting
 
     async def _read(self) -> bytes:
@@ -172,7 +177,7 @@ class AgentChannel:
         return message
 
     def _give_up(self) -> None:
-        self._closed = True
+        self.closed = True
         for waiting in self._waiting.values():
             if not waiting.done():
                 waiting.set_exception(

@@ -106,7 +106,8 @@ class Session:
     @property
     def live(self) -> bool:
         """Whether the agent is connected and has sent all its runs."""
-        return self._channel is not None and self.view.link is Link.LIVE
+        channel = self._channel
+        return channel is not None and not channel.closed and self.view.link is Link.LIVE
 
     async def run(self) -> None:
         """Keep the connection until the task is cancelled or `close` is called."""
