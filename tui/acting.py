@@ -1,4 +1,4 @@
-"""Restarting and stopping runs from the app: the question first, then the action on all of their hosts."""
+"""What the app does with runs: the question first, then the action on all of their hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from .fleet import group_restart, group_stop, runs
 from .fleet.errors import UsageError
 from .fleet.members import leftovers, members
 from .fleet.parallel import Progress
+from .fleet.run_files import RunFiles
+from .fleet.store import Link
 from .screens.confirm import stop_question
+from .screens.get import GetScreen
 from .screens.restart import RestartScreen
 
 if TYPE_CHECKING:
@@ -69,6 +72,14 @@ def _stop(app: EncampApp, run_id: str) -> None:
 
     names = dict.fromkeys([member.name for member in hosts] + [session.name for session in others])
     app.begin(Action(f"stopping {run_id}", list(names)), work)
+
+
+def get(app: EncampApp, text: str) -> None:
+    """Ask which files of a run are wanted: `text` is a run and perhaps a path in it. Raises UsageError."""
+    name, _, path = text.partition(" ")
+    run = app.find_run(name)
+    hosts = dict.fromkeys(host.name for host, _ in (*run.parts, *run.older) if host.link is Link.LIVE)
+    app.push_screen(GetScreen(RunFiles([app.fleet.session(host) for host in hosts], run.id), path.strip()))
 
 
 def _if_there(app: EncampApp, act: Callable[[], None]) -> None:

@@ -29,6 +29,8 @@ class Action:
     """`time.monotonic()` of its end."""
     result: str = ""
     error: EncampError | None = None
+    undone: str = "What had been begun was taken back."
+    """What is so after it was called off."""
     watched: bool = False
     """A dialog shows it, so nobody else has to say how it ended."""
     _task: asyncio.Future[str] | None = None
@@ -46,7 +48,7 @@ class Action:
         except EncampError as error:
             self.error = error
         except asyncio.CancelledError:
-            self.error = EncampError("It was called off.", "What had been begun was taken back.")
+            self.error = EncampError("It was called off.", self.undone)
             if not self._called_off:
                 raise
         finally:

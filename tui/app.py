@@ -323,6 +323,10 @@ class EncampApp(App[None]):
         """Stop a run on all of its hosts, after a question. Raises UsageError."""
         acting.stop(self, run_id)
 
+    def get(self, text: str) -> None:
+        """Ask which files of a run are wanted: `text` is its id and perhaps a path. Raises UsageError."""
+        acting.get(self, text)
+
     def begin(self, action: Action, work: Work, *, show: bool = True) -> None:
         """Carry out an action in the background; with `show` in sight of the user."""
         self._carry_out(action, work)

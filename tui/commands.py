@@ -66,6 +66,13 @@ COMMANDS = (
         "restart", "[RUN]", "stop a run, start it again", lambda app, text: app.restart(text), _runs, True
     ),
     Command("stop", "[RUN]", "stop a run", lambda app, text: app.stop(text), _live_runs, True),
+    Command(
+        "get",
+        "[RUN] [PATH]",
+        "fetch files of a run, such as a checkpoint",
+        lambda app, text: app.get(text),
+        _runs,
+    ),
     Command("add", "SSH COMMAND", "add a host", lambda app, text: app.add_host(text), mutating=True),
     Command("remove", "HOST", "forget a host", lambda app, text: app.remove_host(text), _hosts, True),
     Command(

@@ -10,8 +10,8 @@ import pytest
 from e2e.camp import BEHAVE, Camp, Terminal
 from ssh.sshd import Sshd
 
-from tui.cli.get_files import line
 from tui.fleet.download import Progress
+from tui.transfers import line
 
 pytestmark = pytest.mark.sshd
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fake_checks import Checked
 from feed import FakeHost, Feed
 
-from agent import wire
-from tui.fleet.errors import RequestRefused, Unreachable, UsageError
+from agent import browse, wire
+from agent.errors import RunError
+from tui.fleet.errors import HostUnfit, RequestRefused, Unreachable, UsageError
 from tui.fleet.hosts import Host, Inventory
 from tui.fleet.prompts import NoPrompts, Prompts
 from tui.fleet.store import HostView, Link, Store
@@ -34,6 +36,8 @@ class FakeSession(Checked):
         self.retries = 0
         self.refuse: dict[str, RequestRefused] = {}
         """Methods that are refused, and how."""
+        self.files = fleet.folder / "runs-of" / host.name
+        """The folder of every run there."""
         self.held: asyncio.Event | None = None
         """While set, answers wait for it."""
 
@@ -90,6 +94,25 @@ class FakeSession(Checked):
     def _plan(self, params: dict[str, Any]) -> dict[str, Any]:
         answer = self._launch({**params, "dry_run": True})
         return {**answer, "torch": "2.7.1", "cuda": "12.6", "port": 29500}
+
+    def _file_list(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._browse(browse.entries, params["path"], params["start"])
+
+    def _file_read(self, params: dict[str, Any]) -> dict[str, Any]:
+        data: bytes = self._browse(browse.read, params["path"], params["offset"], params["length"])
+        return {"data": base64.b64encode(data).decode()}
+
+    def _file_hash(self, params: dict[str, Any]) -> dict[str, Any]:
+        return self._browse(browse.sha256, params["path"], params["length"])
+
+    def _browse(self, action: Callable[..., Any], path: str, *arguments: int) -> Any:
+        try:
+            return action(str(self.files), path, *arguments)
+        except RunError as error:
+            raise RequestRefused(error.code, error.message) from None
+
+    async def open_bulk(self, command: str) -> Any:
+        raise HostUnfit(f"{self.name} allows one command at a time.")
 
     def _prepare(self, params: dict[str, Any]) -> dict[str, Any]:
         placement = wire.from_json(wire.Placement, params["placement"])
@@ -185,6 +208,7 @@ class FakeFleet:
 
     def __init__(self, feed: Feed, folder: Path) -> None:
         self.feed = feed
+        self.folder = folder
         self.store = feed.store
         self.inventory = Inventory(folder / "hosts.toml")
         self.prompts: Prompts = NoPrompts()

@@ -329,7 +329,7 @@ async def test_a_refusal_is_one_line_with_a_hint(tmp_path: Path) -> None:
 
 async def test_no_single_key_and_no_control_key_does_harm(tmp_path: Path) -> None:
     async with driving(small(), tmp_path, start_run="gpt-0412") as driver:
-        await driver.press("ctrl+c", "ctrl+d", "ctrl+k", "ctrl+b", "x", "d", "delete", "backspace", "D", "X")
+        await driver.press("ctrl+c", "ctrl+d", "ctrl+k", "ctrl+b", "x", "d", "delete", "backspace", "X")
         assert driver.fleet.sessions["vast-a"].asked == []
         assert isinstance(driver.app.screen, RunScreen)
         assert driver.app.is_running

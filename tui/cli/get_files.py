@@ -11,6 +11,7 @@ from .. import formatting as fmt
 from ..fleet.download import Download, Progress
 from ..fleet.errors import EncampError, RequestRefused, UsageError
 from ..fleet.host_files import HostFile, HostFiles, Skipped, clean_path
+from ..transfers import destination, line
 from . import output
 from .find_run import Found, open_run
 
@@ -101,11 +102,6 @@ async def find(found: Found, path: str, on: str | None) -> tuple[HostFiles, List
     raise refusals[0]
 
 
-def destination(dest: Path, name: str) -> Path:
-    """Where `name` goes: into `dest` when that is a folder, else it is called so."""
-    return dest / name if dest.is_dir() else dest
-
-
 class Meter:
     """One line on stderr: how much has come, how fast, how long it will take."""
 
@@ -132,14 +128,3 @@ class Meter:
         sys.stderr.write("\r" + text.ljust(self._width))
         sys.stderr.flush()
         self._width = len(text)
-
-
-def line(progress: Progress, seconds: float) -> str:
-    """`45 %  90 MiB of 200 MiB  95 MiB/s  2 s left`."""
-    percent = 100 * progress.done // progress.total if progress.total else 100
-    text = f"{percent} %  {fmt.size(progress.done)} of {fmt.size(progress.total)}"
-    rate = progress.received / seconds if seconds > 0 else 0
-    if rate >= 1:
-        left = (progress.total - progress.done) / rate
-        text += f"  {fmt.size(round(rate))}/s  {fmt.duration(left)} left"
-    return text

@@ -126,7 +126,7 @@ class HostFiles:
     async def _walk(
         self, path: str, parts: tuple[str, ...], files: list[HostFile], skipped: list[Skipped]
     ) -> bool:
-        folder, entries = await self._entries(path)
+        folder, entries = await self.entries(path)
         for name, kind, size in entries:
             inner = f"{path}/{name}" if folder else path
             inner_parts = (*parts, name) if folder else parts
@@ -144,7 +144,11 @@ class HostFiles:
                 skipped.append(Skipped(inner, reason or KINDS.get(kind, KINDS["other"])))
         return folder
 
-    async def _entries(self, path: str) -> tuple[bool, list[tuple[str, str, int]]]:
+    async def entries(self, path: str) -> tuple[bool, list[tuple[str, str, int]]]:
+        """Whether `path` is a folder, and the name, kind and bytes of all that is in it, or of itself.
+
+        Raises RequestRefused (`no-file`), HostError, EncampError when there are too many.
+        """
         entries: list[tuple[str, str, int]] = []
         start: int | None = 0
         folder = False

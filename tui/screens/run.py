@@ -44,6 +44,7 @@ class RunScreen(BaseScreen):
         Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
         Binding("S", "stop", "stop", id="run.stop", tooltip="stop all ranks"),
         Binding("s", "shell", "shell", id="run.shell", tooltip="log in on the host of the selected rank"),
+        Binding("D", "get", "get files", id="run.get", tooltip="fetch files, such as a checkpoint"),
         Binding(
             "c",
             "connect",
@@ -117,6 +118,7 @@ class RunScreen(BaseScreen):
             "run.restart",
             "run.stop",
             "run.shell",
+            "run.get",
             "log.search",
             "log.follow",
             "screen.back",
@@ -277,7 +279,7 @@ class RunScreen(BaseScreen):
         found = self.found() if self.is_mounted else None
         if action == "stop":
             return found is not None and (found.live or bool(found.leftovers))
-        if action in ("restart", "logs", "launch", "shell"):
+        if action in ("restart", "logs", "launch", "shell", "get"):
             return found is not None
         if action == "connect":
             return found is not None and bool(run_facts.unconnected(found))
@@ -302,6 +304,10 @@ class RunScreen(BaseScreen):
     def action_stop(self) -> None:
         """Stop the run, after a question."""
         self.do(f"stop {self.run_id}")
+
+    def action_get(self) -> None:
+        """Fetch files of the run."""
+        self.do(f"get {self.run_id}")
 
     def action_connect(self) -> None:
         """Connect now to those of the run's hosts that are not connected."""
