@@ -7,8 +7,8 @@ anything between: a byte (0 as it is, 1 a zlib stream), the length in 4 bytes, t
 frame that is on the disk, except for the last; a space says that work goes on; the end is `+`, or instead of
 anything `-` and a line of JSON: [code, message].
 
-Files that another tree has are taken from there, each one verified. What came before a transfer broke off
-lies in `code/incoming/<transfer>/` by its hash, for the next one.
+Files that another tree has are taken from there, if they are still what they were. What came before a
+transfer broke off lies in `code/incoming/<transfer>/` by its hash, for the next one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,6 @@ def main(arguments: List[str]) -> int:
     with contextlib.suppress(BrokenPipeError):
         out.write(answer)
         out.flush()
-    trees.sweep(receiver.root)
     return 0
 
 
@@ -91,6 +90,7 @@ class Receiver:
             if trees.present(self.root, sha256):
                 self._tell([])
                 return
+            trees.sweep(self.root)
             with self._transfer():
                 self._build(sha256, name, manifest, entries)
         except BrokenPipeError:
@@ -220,20 +220,21 @@ class Receiver:
             self._say_that_it_goes_on()
             if entry.kind == "link":
                 os.symlink(entry.content, tree.path(entry))
-            elif not any(tree.put(place, entry) for place in known.get(entry.content, ())):
+            elif not any(tree.put(place, entry, until) for place, until in known.get(entry.content, ())):
                 missing.setdefault(entry.content, []).append(entry)
                 self._numbers[entry] = number
         return missing
 
-    def _known(self, wanted: Set[str]) -> Dict[str, List[str]]:
-        """Content -> where it should be."""
-        found: Dict[str, List[str]] = {}
+    def _known(self, wanted: Set[str]) -> Dict[str, List[Tuple[str, int]]]:
+        """Content -> where it should be, and until when that is certain, see `_Tree.put`."""
+        found: Dict[str, List[Tuple[str, int]]] = {}
         for name in wanted.intersection(os.listdir(self._incoming)):
-            found[name] = [os.path.join(self._incoming, name)]
+            found[name] = [(os.path.join(self._incoming, name), 0)]
         for folder in trees.newest(self.root)[:SEARCHED]:
+            certain = trees.complete_ns(folder)
             for entry in trees.read_manifest(self.root, os.path.basename(folder)) or ():
                 if entry.content in wanted:
-                    found.setdefault(entry.content, []).append(f"{folder}/{entry.path}")
+                    found.setdefault(entry.content, []).append((f"{folder}/{entry.path}", certain))
         return found
 
     def _receive(self, missing: Dict[str, List[Entry]]) -> None:
@@ -289,12 +290,12 @@ class Receiver:
         lock = _lock(self.root, wait=True)
         old = f"{building[:-9]}.old"
         try:
-            files.write_bytes(folder + ".manifest", manifest)
-            files.write_json(folder + ".json", {"name": name})
             if not (os.path.isdir(folder) and trees.present(self.root, os.path.basename(folder))):
+                files.write_bytes(folder + ".manifest", manifest)
                 with contextlib.suppress(FileNotFoundError):
                     os.rename(folder, old)
                 os.rename(building, folder)
+            files.write_json(folder + ".json", {"name": name})
         except OSError:
             if not os.path.isdir(folder):
                 trees.discard(folder)
@@ -321,8 +322,12 @@ class _Tree:
             self._made.add(parent)
         return path
 
-    def put(self, source: str, entry: Entry) -> bool:
-        """Link or copy a file to its place if it is what it should be. Raises OSError when it cannot be."""
+    def put(self, source: str, entry: Entry, certain_ns: int = 0) -> bool:
+        """Link or copy a file to its place if it is what it should be. Raises OSError when it cannot be.
+
+        Its hash is looked at, unless it was last touched before `certain_ns`, when it had that hash: the
+        time of an inode's change is the kernel's, whatever time of modification somebody has given it.
+        """
         path = self.path(entry)
         try:
             status = os.lstat(source)
@@ -330,13 +335,18 @@ class _Tree:
                 return False
             alike = status.st_mode & 0o777 in (trees.mode(entry), FRESH)
             linked = alike and _link(source, path)
-            content = _sha256(path) if linked else trees.copy(source, path, trees.mode(entry))
+            if not linked:
+                content = trees.copy(source, path, trees.mode(entry))
+            elif status.st_ctime_ns < certain_ns and int(status.st_mtime) == trees.TIME:
+                return True
+            else:
+                content = _sha256(path)
         except FileNotFoundError:
             return False  # removed a moment ago
         if content != entry.content:
             os.unlink(path)
             return False
-        self._finish(path, entry, os.lstat(path) if not linked else status)
+        self._finish(path, entry, status if linked else os.lstat(path))
         return True
 
     def take(self, source: str, users: List[Entry]) -> None:

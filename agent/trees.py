@@ -98,6 +98,14 @@ def read_manifest(root: str, sha256: str) -> Optional[List[Entry]]:
     return [Entry(*row) for row in json.loads(data)] if hashlib.sha256(data).hexdigest() == sha256 else None
 
 
+def complete_ns(folder: str) -> int:
+    """When a tree was complete, in nanoseconds since the epoch; 0 if it is not."""
+    try:
+        return os.stat(folder + ".manifest").st_mtime_ns
+    except OSError:
+        return 0
+
+
 def untouched(folder: str, entry: Entry) -> bool:
     """Whether a file of a tree looks as it did when it came."""
     path = f"{folder}/{entry.path}"
