@@ -25,7 +25,8 @@ LISTEN_SECONDS = 30.0
 CONNECT_SECONDS = 4.0
 """For a connection, and again for the first answer: time to repeat a lost packet twice."""
 
-ECHOES = 5
+ECHOES, ENOUGH_MS = 5, 200
+"""At most so many echoes, and none after so many milliseconds: on a long way each says the same."""
 ECHO_SECONDS = 3.0
 """For all echoes together; of those that came in time the median counts."""
 
@@ -319,7 +320,7 @@ async def _round_trip(sock: socket.socket) -> Optional[float]:
     times: List[float] = []
 
     async def echo() -> None:
-        for _ in range(ECHOES):
+        while len(times) < ECHOES and sum(times) < ENOUGH_MS:
             start = time.perf_counter()
             await asyncio.get_event_loop().sock_sendall(sock, _NUMBER.pack(0))
             await _exactly(sock, _NUMBER.size)

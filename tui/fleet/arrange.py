@@ -1,6 +1,7 @@
 """What is settled before anything is begun: whether hosts fit together, who reaches whom, what is in the way.
 
-Two parallel rounds of questions to all hosts. Nothing is written on any of them.
+All hosts are asked at once: what they would start, what they are like, and whom they reach. Nothing is
+written on any of them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from . import compare, network, placement, preflight
 from .bringup import again
 from .compare import Plan
 from .errors import EncampError, UsageError
-from .findings import Finding, Wanted
-from .parallel import Progress, everywhere
+from .findings import Finding, Subject, Wanted
+from .parallel import Progress, Round, everywhere
 from .placement import Rendezvous
 from .runs import LAUNCH_SECONDS, read_answer
 from .session import Session
@@ -80,7 +81,7 @@ async def arrange(
         rendezvous_host=settings.rendezvous_host,
         rendezvous_port=settings.rendezvous_port,
     )
-    plans, matrix = await _both(plan(sessions, wish), measuring)
+    plans, asked, matrix = await _all(plan(sessions, wish), preflight.ask(sessions), measuring)
     check_alike(sessions, plans)
     nodes = placement.choose(matrix, rendezvous_host=settings.rendezvous_host)
     lead = nodes[0].name
@@ -91,21 +92,23 @@ async def arrange(
         port=settings.rendezvous_port,
         port_may_be_held=wish.restarting,
     )
-    await check(sessions, wish, plans, matrix, progress)
+    await check(sessions, wish, plans, matrix, progress, asked)
     by_name = {session.name: session for session in sessions}
     return Arrangement(tuple(by_name[node.name] for node in nodes), tuple(nodes), meeting)
 
 
-async def _both(
-    plans: Awaitable[dict[str, Plan]], matrix: Awaitable[Matrix]
-) -> tuple[dict[str, Plan], Matrix]:
-    """Wait for both, also when one fails: what hosts would start is said before how they reach each other."""
-    planned, measured = await asyncio.gather(plans, matrix, return_exceptions=True)
+async def _all(
+    plans: Awaitable[dict[str, Plan]], facts: Awaitable[Round[Subject]], matrix: Awaitable[Matrix]
+) -> tuple[dict[str, Plan], Round[Subject], Matrix]:
+    """Wait for all, also when one fails: what hosts would start is said before how they reach each other."""
+    planned, asked, measured = await asyncio.gather(plans, facts, matrix, return_exceptions=True)
     if isinstance(planned, BaseException):
         raise planned
+    if isinstance(asked, BaseException):
+        raise asked
     if isinstance(measured, BaseException):
         raise measured
-    return planned, measured
+    return planned, asked, measured
 
 
 async def plan(sessions: Sequence[Session], wish: Wish) -> dict[str, Plan]:
@@ -131,11 +134,15 @@ async def check(
     plans: Mapping[str, Plan],
     matrix: Matrix | None,
     progress: Progress,
+    asked: Round[Subject] | None = None,
 ) -> None:
-    """The pre-flight. Raises Blocked unless the wish is forced; warnings are told to `progress`."""
+    """The pre-flight; `asked` is what is known for it already.
+
+    Raises Blocked unless the wish is forced; warnings are told to `progress`.
+    """
     spec = wish.spec
     wanted = Wanted(spec.nproc_per_node, spec.python, spec.run if wish.restarting else "")
-    report = await preflight.for_launch(sessions, wanted, plans, matrix)
+    report = await preflight.for_launch(sessions, wanted, plans, matrix, asked)
     if report.blockers and not wish.forced:
         raise Blocked(report.blockers)
     for finding in (*report.blockers, *report.warnings):

@@ -22,7 +22,7 @@ from .compare import Plan
 from .errors import EncampError, HostError
 from .findings import BLOCKER, LEVELS, WARNING, Finding, Subject, Wanted
 from .matrix import Matrix
-from .parallel import everywhere
+from .parallel import Round, everywhere
 from .session import Session
 
 CHECK_SECONDS = 150.0
@@ -109,18 +109,28 @@ async def check(
 
 
 async def for_launch(
-    sessions: Sequence[Session], wanted: Wanted, plans: Mapping[str, Plan], matrix: Matrix | None = None
+    sessions: Sequence[Session],
+    wanted: Wanted,
+    plans: Mapping[str, Plan],
+    matrix: Matrix | None = None,
+    asked: Round[Subject] | None = None,
 ) -> Report:
     """What speaks against a launch, with what it knows already: nothing is asked or measured twice.
 
-    `plans` are by the hosts' names. Takes one round trip and some milliseconds.
+    `plans` are by the hosts' names. Takes one round trip and some milliseconds, and none when what `ask` has
+    returned is given.
     """
+    asked = asked or await ask(sessions)
+    subjects = {
+        name: dataclasses.replace(subject, wanted=wanted, plan=plans.get(name))
+        for name, subject in asked.done.items()
+    }
+    return judge([session.name for session in sessions], subjects, asked.failed, matrix)
 
-    async def ask(session: Session) -> Subject:
-        return await _ask(session, wanted, plans.get(session.name), pings=1)
 
-    asked = await everywhere(sessions, ask)
-    return judge([session.name for session in sessions], asked.done, asked.failed, matrix)
+async def ask(sessions: Sequence[Session]) -> Round[Subject]:
+    """Ask what a launch needs besides its plans, for `for_launch`. May be done while plans are made."""
+    return await everywhere(sessions, lambda session: _ask(session, Wanted(), pythons=False, pings=1))
 
 
 def judge(
@@ -147,17 +157,17 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
-async def _ask(session: Session, wanted: Wanted, plan: Plan | None = None, *, pings: int = PINGS) -> Subject:
+async def _ask(session: Session, wanted: Wanted, *, pythons: bool = True, pings: int = PINGS) -> Subject:
     clock = asyncio.ensure_future(_clock(session, pings))
     try:
-        reply = await session.request("check", {"pythons": plan is None}, timeout=CHECK_SECONDS)
+        reply = await session.request("check", {"pythons": pythons}, timeout=CHECK_SECONDS)
         facts = check_facts.read(reply)
     except wire.WireError as error:
         raise HostError(f"{session.name} answers a check in a way that makes no sense: {error}.") from error
     finally:
         await asyncio.wait([clock])
     hello = session.view.hello
-    return Subject(session.name, facts, clock.result(), wanted, plan, hello.host_id if hello else "")
+    return Subject(session.name, facts, clock.result(), wanted, host_id=hello.host_id if hello else "")
 
 
 async def _clock(session: Session, pings: int) -> Clock | None:
