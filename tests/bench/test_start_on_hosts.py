@@ -1,7 +1,8 @@
 """A run on two hosts, from the command to its first step, against torchrun started by hand through ssh.
 
-Everything is as a user has it: `encamp` is a new process, `ssh` makes new connections. The hosts were used
-before: the agent is there, and Python's files are in the page cache. The hosts share this machine's clock.
+Everything is as a user has it: `encamp` is a new process of compiled modules, `ssh` makes new connections. The
+hosts were used before: the agent is there, and Python's files are in the page cache. The hosts share this
+machine's clock.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class TwoHosts:
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.camp = Camp(folder)
+        self.camp.env.pop("PYTHONDONTWRITEBYTECODE", None)
+        self.camp.env["PYTHONPYCACHEPREFIX"] = str(folder / "compiled")
         self.hosts = lab.up(2)
         self._trials = 0
         for host in self.hosts:
