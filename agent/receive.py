@@ -18,14 +18,14 @@ import fcntl
 import hashlib
 import json
 import os
-import stat
 import struct
 import sys
 import time
 import zlib
-from typing import Any, BinaryIO, Dict, Iterator, List, Set, Tuple
+from typing import BinaryIO, Dict, Iterator, List, Set, Tuple
 
-from . import files, paths, trees
+from . import assembly, files, paths, trees
+from .assembly import Assembly
 from .errors import RunError
 from .trees import Entry
 
@@ -46,9 +46,6 @@ FILE_BYTES = 4096
 
 SEARCHED = 2
 """So many of the last used trees may have files that another one needs."""
-
-FRESH = 0o600
-"""The permissions of a file that belongs to no tree yet."""
 
 
 def main(arguments: List[str]) -> int:
@@ -105,7 +102,7 @@ class Receiver:
         building = f"{folder}.{os.urandom(4).hex()}.building"
         os.mkdir(building, 0o700)
         try:
-            tree = _Tree(building)
+            tree = Assembly(building)
             missing = self._reuse(tree, entries)
             self._receive(missing)
             for content, users in missing.items():
@@ -212,7 +209,7 @@ class Receiver:
         finally:
             os.close(locked)
 
-    def _reuse(self, tree: _Tree, entries: List[Entry]) -> Dict[str, List[Entry]]:
+    def _reuse(self, tree: Assembly, entries: List[Entry]) -> Dict[str, List[Entry]]:
         """Put into the tree what is on this host; returns what is not, by content. Raises OSError."""
         known = self._known({entry.content for entry in entries if entry.kind != "link"})
         missing: Dict[str, List[Entry]] = {}
@@ -226,7 +223,7 @@ class Receiver:
         return missing
 
     def _known(self, wanted: Set[str]) -> Dict[str, List[Tuple[str, int]]]:
-        """Content -> where it should be, and until when that is certain, see `_Tree.put`."""
+        """Content -> where it should be, and until when that is certain, see `Assembly.put`."""
         found: Dict[str, List[Tuple[str, int]]] = {}
         for name in wanted.intersection(os.listdir(self._incoming)):
             found[name] = [(os.path.join(self._incoming, name), 0)]
@@ -264,7 +261,9 @@ class Receiver:
         """Receive one file of which `data` is the next, and return the rest of it. Raises RunError."""
         path = os.path.join(self._incoming, entry.content)
         digest = hashlib.sha256()
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if size else os.O_TRUNC), FRESH)
+        fd = os.open(
+            path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | (0 if size else os.O_TRUNC), assembly.FRESH
+        )
         try:
             left = size
             while left:
@@ -306,64 +305,6 @@ class Receiver:
             trees.remove(old)
 
 
-class _Tree:
-    """The folder in which a tree is put together."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-        self._made = {folder}
-
-    def path(self, entry: Entry) -> str:
-        """Where a file goes; the folder for it is made. Raises OSError."""
-        path = f"{self._folder}/{entry.path}"
-        parent = path.rpartition("/")[0]
-        if parent not in self._made:
-            os.makedirs(parent, 0o700, exist_ok=True)
-            self._made.add(parent)
-        return path
-
-    def put(self, source: str, entry: Entry, certain_ns: int = 0) -> bool:
-        """Link or copy a file to its place if it is what it should be. Raises OSError when it cannot be.
-
-        Its hash is looked at, unless it was last touched before `certain_ns`, when it had that hash: the
-        time of an inode's change is the kernel's, whatever time of modification somebody has given it.
-        """
-        path = self.path(entry)
-        try:
-            status = os.lstat(source)
-            if status.st_size != entry.size or not stat.S_ISREG(status.st_mode):
-                return False
-            alike = status.st_mode & 0o777 in (trees.mode(entry), FRESH)
-            linked = alike and _link(source, path)
-            if not linked:
-                content = trees.copy(source, path, trees.mode(entry))
-            elif status.st_ctime_ns < certain_ns and int(status.st_mtime) == trees.TIME:
-                return True
-            else:
-                content = _sha256(path)
-        except FileNotFoundError:
-            return False  # removed a moment ago
-        if content != entry.content:
-            os.unlink(path)
-            return False
-        self._finish(path, entry, status if linked else os.lstat(path))
-        return True
-
-    def take(self, source: str, users: List[Entry]) -> None:
-        """Move a file that was received to its place, or its places. Raises OSError."""
-        path = self.path(users[0])
-        os.rename(source, path)
-        self._finish(path, users[0], None)
-        for entry in users[1:]:
-            self.put(path, entry)
-
-    def _finish(self, path: str, entry: Entry, status: Any) -> None:
-        if status is None or status.st_mode & 0o777 != trees.mode(entry):
-            os.chmod(path, trees.mode(entry))
-        if status is None or int(status.st_mtime) != trees.TIME:
-            os.utime(path, (trees.TIME, trees.TIME))
-
-
 def _lock(folder: str, wait: bool = False) -> int | None:
     """A descriptor that holds the lock of a folder; None when another process has it, or it is gone."""
     try:
@@ -376,32 +317,3 @@ def _lock(folder: str, wait: bool = False) -> int | None:
         os.close(fd)
         return None
     return fd
-
-
-def _link(source: str, path: str) -> bool:
-    try:
-        os.link(source, path)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        if error.errno in files.NO_SPACE:
-            raise
-        return False  # a file system without links, or too many of this one
-    return True
-
-
-def _sha256(path: str) -> str:
-    digest = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        while True:
-            size = os.readv(fd, [_buffer])
-            digest.update(_buffer[:size])
-            if size < len(_buffer):
-                return digest.hexdigest()
-    finally:
-        os.close(fd)
-
-
-_buffer = memoryview(bytearray(256 * 1024))
-"""Thousands of files pass through it in half the time that new memory for each would take."""
