@@ -93,9 +93,12 @@ def _staying(members: Sequence[Member], without: Sequence[str], run: str) -> lis
         if len(lost) == len(members):
             raise CannotGoOn(reasons, lost[0].problem.hint if lost[0].problem else "")
         words = " ".join(f"--without {member.name}" for member in lost)
+        hints = dict.fromkeys(
+            member.problem.hint for member in lost if member.problem and member.problem.hint
+        )
         raise CannotGoOn(
             f"{run} was not restarted: not all of its hosts can take part.\n{reasons}",
-            f"Wait for them, or go on with fewer: encamp restart {run} {words}",
+            "\n  ".join([*hints, f"Wait for them, or go on with fewer: encamp restart {run} {words}"]),
         )
     return staying
 

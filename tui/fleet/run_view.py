@@ -95,19 +95,21 @@ class RunView:
             return self._end()
         gone = self._gone()
         failed = [part for part in self.parts if part[1].info.state == "failed"]
-        living = ", ".join(host.name for host, node in self.parts if node.live)
-        still = f"Ranks on {living} still live: stop the run, or restart it."
+        unasked = [host for host, node in self.parts if host.run_state(node) == "unreachable"]
+        living = ", ".join(host.name for host, node in self.parts if node.live and host not in unasked)
+        still = f"Ranks on {living} still live: stop the run, or restart it." if living else ""
+        unasked += [view for _, view in self.absent if view is not None and not view.ready]
+        names = ", ".join(host.name for host in unasked)
+        unknown = f"{names} cannot be asked: whether its ranks still live is not known" if unasked else ""
         if failed or gone:
-            return "failed", _sentences(gone or self._why(failed), still)
+            return "failed", _sentences(gone or self._why(failed), still, unknown)
         states = {host.run_state(node): (host, node) for host, node in reversed(self.parts)}
         if "stopping" in states:
             return "stopping", states["stopping"][1].info.reason
         if "stopped" in states:
-            return "stopping", _sentences(self._why([states["stopped"]]), still)
-        unasked = [host for host, node in self.parts if host.run_state(node) == "unreachable"]
-        unasked += [view for _, view in self.absent if view is not None and not view.ready]
+            state = "stopping" if living else "unreachable"
+            return state, _sentences(self._why([states["stopped"]]), still, unknown)
         if unasked:
-            names = ", ".join(host.name for host in unasked)
             return "unreachable", _sentences(f"{names} cannot be asked", unasked[0].message)
         for state in ("stalled", "starting", "running"):
             if state in states:
