@@ -15,6 +15,7 @@ from typing import Any
 from e2e.camp import SCRIPTS, Camp, Done
 from lab.host import LabHost
 from lab.lab import Lab
+from lab.tools import run
 from waiting import wait_until
 
 import tui
@@ -29,11 +30,18 @@ class Cluster:
         self.lab = lab
         self.camp = camp
         self.hosts: dict[str, LabHost] = {}
+        self._lost: set[str] = set()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        for name in list(self._lost):
+            self.find(name)
 
     def add(self, name: str, **options: object) -> LabHost:
         """Rent one more."""
         host = self.hosts[name] = self.lab.add(name, **options)
-        shutil.copy(SCRIPTS / "reduce.py", host.home / "reduce.py")
+        for script in ("reduce.py", "turns.py"):
+            shutil.copy(SCRIPTS / script, host.home / script)
         self.note_down(self.camp, name)
         return host
 
@@ -43,19 +51,40 @@ class Cluster:
         command = f"ssh -p {host.ssh_port} -i {host.key} -o IdentitiesOnly=yes root@{host.address}"
         camp.run("hosts", "add", command, "--name", name, "--accept-new-host-key")
 
-    def profile(self, *args: str, ranks: int = 1, more: str = "") -> str:
+    def lose(self, name: str) -> None:
+        """Have no way to a host any more, and know it at once: connecting takes no ten seconds."""
+        run("ip", "route", "add", "unreachable", self.hosts[name].address)
+        self._lost.add(name)
+
+    def find(self, name: str) -> None:
+        """Have a way again."""
+        run("ip", "route", "delete", "unreachable", self.hosts[name].address)
+        self._lost.discard(name)
+
+    def power_cut(self, name: str) -> None:
+        """Take the power from a host; whoever connects is told that it is not there."""
+        self.hosts[name].power_cut()
+        self.lose(name)
+
+    def power_on(self, name: str) -> None:
+        """Boot it again."""
+        self.find(name)
+        self.hosts[name].power_on()
+
+    def profile(self, *args: str, ranks: int = 1, script: str = "reduce.py", more: str = "") -> str:
         """One that starts the script in the home folder of each host."""
-        path = self.camp.folder / "reduce.toml"
+        path = self.camp.folder / Path(script).with_suffix(".toml")
         path.write_text(
-            f'[run]\nscript = "reduce.py"\nargs = {json.dumps(args)}\nnproc_per_node = {ranks}\n'
+            f'[run]\nscript = "{script}"\nargs = {json.dumps(args)}\nnproc_per_node = {ranks}\n'
             f"python = {json.dumps(sys.executable)}\nstop_grace_seconds = 3\n"
             f'[env]\nOMP_NUM_THREADS = "1"\n{more}'
         )
         return str(path)
 
-    def launch(self, *names: str, ranks: int = 1, script: str = "forever") -> dict[str, Any]:
-        """Launch a run that goes on until it is stopped."""
-        words = ("launch", self.profile(script, ranks=ranks), "--on", ",".join(names), "--json")
+    def launch(self, *names: str, ranks: int = 1, profile: str = "") -> dict[str, Any]:
+        """Launch a run that goes on until it is stopped, or one with another profile."""
+        profile = profile or self.profile("forever", ranks=ranks)
+        words = ("launch", profile, "--on", ",".join(names), "--json")
         launched: dict[str, Any] = self.camp.run(*words).json
         return launched
 
@@ -87,7 +116,11 @@ class Cluster:
         for path in words:
             with contextlib.suppress(OSError):  # it has just ended
                 lines.append(path.read_bytes())
-        return sum(b"reduce.py" in line for line in lines)
+        return sum(b"reduce.py" in line or b"turns.py" in line for line in lines)
+
+    def runs_nowhere(self) -> bool:
+        """Whether no host with power has a launcher or a rank, and no run is said to live."""
+        return not any(self.ranks_on(name) for name in self.hosts) and not self.living()
 
     @contextlib.contextmanager
     def frozen_at(self, stage: str, *words: str, count: int = 1) -> Iterator[subprocess.Popen[bytes]]:

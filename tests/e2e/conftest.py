@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -34,9 +35,10 @@ def newcomer(tmp_path: Path) -> Camp:
 
 
 @pytest.fixture
-def cluster(lab: Lab, tmp_path: Path) -> Cluster:
+def cluster(lab: Lab, tmp_path: Path) -> Iterator[Cluster]:
     """A user with a lab in which there is no host yet."""
-    return Cluster(lab, Camp(tmp_path))
+    with contextlib.closing(Cluster(lab, Camp(tmp_path))) as cluster:
+        yield cluster
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""Whoever launches on several hosts is killed on the way, or is not the only one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from e2e.camp import Camp, Done
+from e2e.cluster import Cluster
+from waiting import wait_until
+
+pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_what_a_killed_controller_has_begun_ends_within_a_minute(cluster: Cluster) -> None:
+    cluster.add("a")
+    cluster.add("b")
+    words = ("launch", cluster.profile("forever"), "--on", "a,b")
+    with cluster.frozen_at("prepared", *words, count=2) as prepared:
+        with cluster.frozen_at("starting", *words, count=2) as half:
+            prepared.kill()
+            half.kill()
+        wait_until(lambda: cluster.ranks_on("a"), 15, "one host was told to start")
+        assert not cluster.ranks_on("b"), "and one was not"
+    runs = cluster.runs()
+    assert len(runs) == 2, "whoever looks sees both"
+    wait_until(lambda: not cluster.ranks_on("a"), 60, "nothing runs on a")
+    wait_until(lambda: not cluster.living(), 30, "and all say so")
+    reasons = {run["id"]: run["reason"] for run in cluster.runs()}
+    assert len(reasons) == 2
+    assert all("the encamp that launched it was lost" in reason for reason in reasons.values())
+    assert cluster.runs_nowhere()
+
+    again = cluster.camp.run("restart", runs[0]["id"], "--json").json
+    assert (again["attempt"], again["hosts"]) == (2, ["a", "b"])
+
+
+def test_of_two_who_launch_at_once_on_the_same_hosts_one_gets_all_of_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    for name in "ab":
+        cluster.add(name, gpus=1)
+    (tmp_path / "bob").mkdir()
+    ann, bob = cluster.camp, Camp(tmp_path / "bob")
+    for name in "ab":
+        cluster.note_down(bob, name)
+    ann.env["LOGNAME"], bob.env["LOGNAME"] = "ann", "bob"
+    profile = cluster.profile("forever")
+    started = {
+        "ann": ann.start("launch", profile, "--on", "a,b", "--json"),
+        "bob": bob.start("launch", profile, "--on", "b,a", "--json"),
+    }
+    ended = {}
+    for name, process in started.items():
+        try:
+            out, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
+        ended[name] = Done(process.returncode, out, errors.decode())
+    assert sorted(done.code for done in ended.values()) == [0, 1], ended
+    (winner,) = [name for name, done in ended.items() if not done.code]
+    (loser,) = [name for name, done in ended.items() if done.code]
+    assert f"GPU 0 by attempt 1 of {ended[winner].json['run']}, launched by {winner}@" in ended[loser].err
+    (run,) = [run for run in cluster.runs() if run["state"] == "running"]
+    assert (run["id"], sorted(run["hosts"])) == (ended[winner].json["run"], ["a", "b"])
+    assert cluster.folders("a") == cluster.folders("b") == [run["id"]], "the other has nothing anywhere"
