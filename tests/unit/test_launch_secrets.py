@@ -85,25 +85,27 @@ def test_a_value_in_the_place_of_its_source() -> None:
 
 def test_a_host_cannot_ask_for_other_secrets_than_the_run_was_launched_with(home: Path) -> None:
     (home / "id_ed25519").write_text(VALUE)
-    remember("run-1", {"A": "env:MY_TOKEN"})
-    assert resolve_again("run-1", {"A": "env:MY_TOKEN"}) == {"A": VALUE}
-    assert resolve_again("run-1", {}) == {}
-    for run, sources in (
-        ("run-1", {"A": "file:~/id_ed25519"}),
-        ("run-1", {"A": "env:MY_TOKEN", "B": "file:~/id_ed25519"}),
-        ("run-2", {"A": "env:MY_TOKEN"}),
-        ("../run-1", {"A": "env:MY_TOKEN"}),
+    remember("run-1", {"A": "env:MY_TOKEN"}, ["a", "b"])
+    assert resolve_again("run-1", {"A": "env:MY_TOKEN"}, ["a", "b"]) == {"A": VALUE}
+    assert resolve_again("run-1", {"A": "env:MY_TOKEN"}, ["b"]) == {"A": VALUE}
+    assert resolve_again("run-1", {}, ["c"]) == {}
+    for run, sources, hosts in (
+        ("run-1", {"A": "file:~/id_ed25519"}, ["a", "b"]),
+        ("run-1", {"A": "env:MY_TOKEN", "B": "file:~/id_ed25519"}, ["a", "b"]),
+        ("run-1", {"A": "env:MY_TOKEN"}, ["a", "c"]),
+        ("run-2", {"A": "env:MY_TOKEN"}, ["a", "b"]),
+        ("../run-1", {"A": "env:MY_TOKEN"}, ["a", "b"]),
     ):
         with pytest.raises(UsageError):
-            resolve_again(run, sources)
+            resolve_again(run, sources, hosts)
 
 
 def test_what_is_remembered_has_no_values_and_an_end(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch_secrets, "MAX_RECORDS", 3)
     for number in range(5):
-        remember(f"run-{number}", {"A": "env:MY_TOKEN"})
+        remember(f"run-{number}", {"A": "env:MY_TOKEN"}, ["a"])
         os.utime(home / "state" / "secret-sources" / f"run-{number}.json", (number, number))
-    remember("without", {})
+    remember("without", {}, ["a"])
     records = sorted(path.name for path in (home / "state" / "secret-sources").iterdir())
     assert records == ["run-2.json", "run-3.json", "run-4.json"]
     assert VALUE not in "".join(path.read_text() for path in (home / "state" / "secret-sources").iterdir())

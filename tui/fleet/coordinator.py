@@ -57,7 +57,8 @@ async def launch(
     `forced` is why to go on in spite of blockers. Raises HostsFailed, HostsDiffer, HostsApart, Blocked,
     RunFailed; then nothing of it runs.
     """
-    await asyncio.to_thread(launch_secrets.remember, job.spec.run, job.spec.secret_sources)
+    hosts = [session.view.host_id for session in sessions]
+    await asyncio.to_thread(launch_secrets.remember, job.spec.run, job.spec.secret_sources, hosts)
     wish = Wish(job.spec, forced=forced)
     if len(sessions) == 1:
         return await _launch_on_one(sessions[0], job, wish, actor, progress)

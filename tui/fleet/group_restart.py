@@ -60,7 +60,7 @@ async def restart(
     reachable = [member.session for member in leaving if member.session and not member.problem]
     known = (await everywhere([*sessions, *reachable], lambda session: _known(session, run))).results()
     newest = _agreed(run, known)
-    secrets = await asyncio.to_thread(launch_secrets.resolve_again, run, newest.spec.secret_sources)
+    secrets = await _secrets(sessions, run, newest.spec.secret_sources)
     wish = Wish(newest.spec, newest.attempt + 1, restarting=True, forced=forced)
     arranged = await arrange.arrange(sessions, wish, _network(staying), progress)
     await bring(arranged.sessions, newest.spec, None, progress)
@@ -114,6 +114,12 @@ def _names(members: Sequence[Member]) -> list[str]:
     return [member.name for member in members]
 
 
+async def _secrets(sessions: Sequence[Session], run: str, sources: Mapping[str, str]) -> Mapping[str, str]:
+    """The values that the next attempt on these hosts gets. Raises UsageError."""
+    hosts = [session.view.host_id for session in sessions]
+    return await asyncio.to_thread(launch_secrets.resolve_again, run, sources, hosts)
+
+
 async def _known(session: Session, run: str) -> Known:
     return runs.read_answer(Known, await runs.request(session, "spec", {"run": run}))
 
@@ -141,7 +147,7 @@ async def _restart_on_one(
         if error.code != "unknown-method":  # an agent that knows no secrets
             raise
         sources = {}
-    secrets = await asyncio.to_thread(launch_secrets.resolve_again, run, sources)
+    secrets = await _secrets([session], run, sources)
     progress(session.name, "restarting")
     try:
         result = await runs.restart(session, run, actor, secrets=secrets, forced=forced)

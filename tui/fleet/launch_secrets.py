@@ -1,7 +1,8 @@
 """The values of a run's secrets, found on the launching machine. Nothing here ever shows one.
 
 A host says of its runs where their secrets came from, and a host is not to be trusted: it might name any file
-of this machine. So what a run was launched with from here is remembered, and only that is read again.
+of this machine. So what a run was launched with from here, and on which hosts, is remembered: only that is
+read again, and sent only there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from agent import wire
@@ -63,17 +64,20 @@ def resolve(sources: Mapping[str, str]) -> Values:
     return values
 
 
-def resolve_again(run: str, sources: Mapping[str, str]) -> Values:
-    """`resolve` for the next attempt of a run, with sources that a host tells.
+def resolve_again(run: str, sources: Mapping[str, str], host_ids: Collection[str]) -> Values:
+    """`resolve` for the next attempt of a run, with sources that its hosts, `host_ids`, tell.
 
-    Raises UsageError also for those that the run was not launched with from this machine, as this user.
+    Raises UsageError also for sources that the run was not launched with from this machine, as this user, and
+    for hosts that it was not launched on.
     """
-    try:
-        known = json.loads(_record(run).read_text())
-    except (OSError, ValueError):
-        known = {}
+    sources_then, hosts_then = _remembered(run)
+    if sources and not hosts_then.issuperset(host_ids):
+        raise UsageError(
+            f"The secrets of {run} are not sent: it was not launched from here on these hosts.",
+            "Restart it from where it was launched, or launch it from its profile here.",
+        )
     for name, source in sources.items():
-        if not isinstance(known, dict) or known.get(name) != source:
+        if sources_then.get(name) != source:
             raise UsageError(
                 f"The secret {name[:80]!r} of {run} is not sent: its host says that it is {source[:200]!r} "
                 "of this machine, but the run was not launched so from here.",
@@ -82,15 +86,24 @@ def resolve_again(run: str, sources: Mapping[str, str]) -> Values:
     return resolve(sources)
 
 
-def remember(run: str, sources: Mapping[str, str]) -> None:
-    """Note down where the secrets of a run that is launched come from, for `resolve_again`."""
+def _remembered(run: str) -> tuple[dict[str, str], set[str]]:
+    """The sources of a run's secrets, and the hosts that it was launched on; none when that is not known."""
+    try:
+        known = json.loads(_record(run).read_text())
+        return dict(known["sources"]), set(known["hosts"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}, set()
+
+
+def remember(run: str, sources: Mapping[str, str], host_ids: Collection[str]) -> None:
+    """Note down where the secrets of a run that is launched come from and go to, for `resolve_again`."""
     if not sources:
         return
     path = _record(run)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{os.getpid()}")
-        part.write_text(json.dumps(dict(sources)))
+        part.write_text(json.dumps({"sources": dict(sources), "hosts": list(host_ids)}))
         part.replace(path)
         records = sorted(path.parent.glob("*.json"), key=lambda record: record.stat().st_mtime)
         for old in records[:-MAX_RECORDS]:

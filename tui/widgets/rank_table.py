@@ -104,6 +104,8 @@ class RankTable(Table[int]):
         sample = rank.sample
         mark = end_mark(rank, live=node.live, ended_for_another=self._ended_for_another)
         alive = sample.state in ("running", "starting") and node.live
+        if alive and host.run_state(node) == "unreachable":
+            mark = fmt.Mark("?", "unknown", fmt.NOT_KNOWN)
         cells: dict[str, Cell] = {
             "mark": (mark.glyph, mark.tone),
             "rank": str(sample.rank),
