@@ -1,0 +1,113 @@
+"""The app on real hosts: a run on two of them launched, watched, restarted and stopped by the keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from e2e.cluster import Cluster
+from textual.pilot import Pilot
+from textual.widgets import Button
+from waiting import eventually
+
+from tui.app import EncampApp
+from tui.cli.hosts import inventory
+from tui.fleet.fleet import Fleet
+from tui.fleet.prompts import NoPrompts
+from tui.fleet.store import Link, Store
+from tui.screens.run import RunScreen
+
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
+
+SECONDS = 90.0
+"""What a launch on this machine may take: torch is imported by every rank."""
+
+
+class Pilots:
+    """The app and its keyboard."""
+
+    def __init__(self, app: EncampApp, pilot: Pilot[None]) -> None:
+        self.app = app
+        self.pilot = pilot
+
+    @property
+    def text(self) -> str:
+        return "\n".join(strip.text.rstrip() for strip in self.app.screen._compositor.render_strips())
+
+    async def sees(self, needle: str) -> None:
+        await eventually(lambda: needle in self.text, SECONDS, f"{needle!r} on the screen:\n{self.text}")
+
+    async def told(self, needle: str) -> None:
+        def notices() -> bool:
+            return any(needle in str(notice.message) for notice in self.app._notifications)
+
+        await eventually(notices, SECONDS, f"told {needle!r}")
+
+    async def type(self, word: str) -> None:
+        await self.pilot.press(*word, "enter")
+
+
+@asynccontextmanager
+async def app_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pilots]:
+    for name in ("ENCAMP_CONFIG_DIR", "ENCAMP_STATE_DIR", "HOME"):
+        if name in cluster.camp.env:
+            monkeypatch.setenv(name, cluster.camp.env[name])
+    fleet = Fleet(inventory(), Store(), NoPrompts())
+    fleet.start()
+    try:
+        app = EncampApp(fleet)
+        async with app.run_test(size=(120, 40), notifications=True) as pilot:
+            await eventually(
+                lambda: all(host.link is Link.LIVE for host in app.store.hosts.values()), SECONDS, "all live"
+            )
+            yield Pilots(app, pilot)
+    finally:
+        await fleet.close()
+
+
+async def test_a_run_on_two_hosts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cluster.add("h1")
+    cluster.add("h2")
+    profiles = Path(cluster.camp.env["ENCAMP_CONFIG_DIR"]) / "profiles"
+    profiles.mkdir(parents=True, exist_ok=True)
+    (profiles / "aa-reduce.toml").write_text(Path(cluster.profile("forever")).read_text())
+    async with app_on(cluster, monkeypatch) as driver:
+        await driver.pilot.press("n")
+        await driver.sees("h1 would start 1 rank")
+        await driver.pilot.press("tab", "down", "space")
+        await driver.sees("2 hosts would start 1 rank each and meet at h1")
+        driver.app.screen.query_one("#launch", Button).focus()
+        await driver.pilot.press("enter")
+        await eventually(lambda: isinstance(driver.app.screen, RunScreen), SECONDS, driver.text)
+        await driver.sees("2 ranks · h1 h2 · attempt 1")
+        await driver.sees("rank 0 of 2 counts 2")
+        await driver.pilot.press("1")
+        await driver.sees("rank 1 of 2 counts 2")
+        await driver.told("runs: 2 ranks on h1 and h2.")
+        assert cluster.ranks_on("h1")
+        assert cluster.ranks_on("h2")
+
+        await driver.pilot.press("r")
+        await driver.type("restart")
+        await driver.told("attempt 2 has started.")
+        await driver.sees("2 ranks · h1 h2 · attempt 2")
+        await driver.sees("rank 1 of 2 counts 2")
+
+        cluster.power_cut("h2")
+        await driver.sees("h2 cannot be asked")
+        await driver.pilot.press("r")
+        await driver.sees("go on without")
+        await driver.type("restart")
+        await driver.sees("h2 cannot take part")
+        await driver.pilot.press("shift+tab", "space", "tab", "enter")
+        await driver.told("attempt 3 has started.")
+        await driver.sees("1 rank · ")
+        await driver.sees("▲ attempt 2")
+
+        cluster.power_on("h2")
+        await driver.pilot.press("S")
+        await driver.type("stop")
+        await driver.sees("○ stopped")
+        await eventually(cluster.runs_nowhere, SECONDS)
