@@ -50,9 +50,11 @@ class Places:
         self.own = next(number for number, members in enumerate(ranks) if rank in members)
         self.leads = ranks[self.own][0] == rank
         """Whether this rank does what is done once in its place."""
-        groups = [dist.new_group(list(members), backend="gloo") for members in ranks] if self.several else []
-        self.group: Any = groups[self.own] if groups else None
+        self.group: Any = None
         """The process group of this place, on CPUs; None when it is that of all ranks."""
+        if self.several:
+            # The other places do not wait for it: with many hosts they would for each of them.
+            self.group = dist.new_group(list(ranks[self.own]), backend="gloo", use_local_synchronization=True)
 
     @property
     def several(self) -> bool:

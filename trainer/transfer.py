@@ -122,7 +122,9 @@ class Transfer:
         files = self._sender_tells(
             self._together(lambda: manifest(self.folder.of(self.step)) if self.sends else [])
         )
-        group = dist.new_group(self.ranks, backend="gloo")
+        group = None
+        if self.sends or self.receives:
+            group = dist.new_group(self.ranks, backend="gloo", use_local_synchronization=True)
         try:
             self._together(lambda: self._prepare(files))
             self._copy(files, group)
@@ -132,7 +134,7 @@ class Transfer:
             self.end.close()
             if self.receives:
                 shutil.rmtree(self.folder.partial(self.step), ignore_errors=True)
-            if self.sends or self.receives:
+            if group is not None:
                 dist.destroy_process_group(group)
         return sum(file.size for file in files)
 
@@ -148,7 +150,7 @@ class Transfer:
             piece = memoryview(buffer)[:size]
             if self.sends:
                 self._move(file, piece, last)
-            if size and (self.sends or self.receives):
+            if size and group is not None:
                 dist.broadcast(torch.frombuffer(piece, dtype=torch.uint8), src=self.sender, group=group)
             if self.receives:
                 self._move(file, piece, last)

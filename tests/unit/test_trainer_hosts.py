@@ -15,7 +15,7 @@ import torch
 from ranks import together
 from training import job
 
-from trainer import checkpoint, contract, places, strategies, transfer
+from trainer import checkpoint, contract, places, run, strategies, transfer
 from trainer.checkpoint import Checkpoints
 from trainer.config import parse
 from trainer.errors import CheckpointError, UsageError
@@ -201,6 +201,17 @@ def test_a_model_that_is_spread_over_hosts_needs_a_shared_folder(tmp_path: Path)
     shutil.rmtree(tmp_path / "b")
     (tmp_path / "b").symlink_to("a")
     assert together(2, spread, tmp_path) == ["", ""]
+
+
+def differ(rank: int) -> str:
+    world = World(rank=rank, local_rank=0, size=2, device=torch.device("cpu"), node=rank)
+    with pytest.raises(UsageError) as error:
+        run._agree("number of samples in the dataset", 40 + rank, world)
+    return str(error.value)
+
+
+def test_ranks_that_would_miss_each_other_say_so() -> None:
+    assert together(2, differ) == ["number of samples in the dataset: 40 on rank 0 and 41 on rank 1"] * 2
 
 
 # --- full disks --------------------------------------------------------------------------------------------
