@@ -74,6 +74,8 @@ def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Clu
 
     b.power_on()
     wait_until(lambda: "b" in camp.run("status", "b").out.decode(), 30)
+    camp.run("get", run, "attempts/1/rank1.log", str(camp.folder))  # only b has it, which the run has left
+    assert "rank 1 of 3" in (camp.folder / "rank1.log").read_text()
     assert camp.run("restart", run, "--without", "c", "--json").json["hosts"] == ["a"]
     camp.run("stop", run)
     b.replace()

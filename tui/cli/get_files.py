@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from .. import formatting as fmt
 from ..fleet.download import Download, Progress
 from ..fleet.errors import EncampError, RequestRefused, UsageError
 from ..fleet.host_files import HostFile, HostFiles, Skipped, clean_path
+from ..fleet.session import Session
 from ..transfers import destination, line
 from . import output
 from .find_run import Found, open_run
@@ -75,15 +77,14 @@ async def run(args: argparse.Namespace) -> int:
 
 
 async def find(found: Found, path: str, on: str | None) -> tuple[HostFiles, Listing]:
-    """The files on the first of the run's hosts that has them, or on the one called `on`.
+    """The files on the first host that has them, or on the one called `on`.
 
     Raises RequestRefused when none has them, as the first one puts it, and why hosts could not be asked.
     """
     wanted = [member for member in found.members if on in (None, member.name)]
     refusals: list[EncampError] = [member.problem for member in wanted if member.problem is not None]
     empty: tuple[HostFiles, Listing] | None = None
-    for session in (member.session for member in wanted if member.problem is None):
-        assert session is not None, "a member without a problem has a session"
+    async for session in _places(found, on):
         host = HostFiles(session, found.id)
         try:
             listing = await host.find(path)
@@ -100,6 +101,16 @@ async def find(found: Found, path: str, on: str | None) -> tuple[HostFiles, List
     if not refusals:
         raise UsageError(f"{on} is not a host of {found.id}.", f"They are: {', '.join(found.run.hosts)}")
     raise refusals[0]
+
+
+async def _places(found: Found, on: str | None) -> AsyncIterator[Session]:
+    """The run's hosts, then those that only earlier attempts were on; or of these the one called `on`."""
+    for session in found.sessions:
+        if on in (None, session.name):
+            yield session
+    for session in await found.everyone():
+        if session.live and session not in found.sessions and on in (None, session.name):
+            yield session
 
 
 class Meter:
