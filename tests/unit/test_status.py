@@ -76,6 +76,10 @@ def test_every_documented_field_is_there(store: Store) -> None:
     new = document["runs"][0]
     assert set(new) >= RUN_FIELDS
     assert (new["state"], new["attempt"], new["hosts"], new["world_size"]) == ("running", 2, ["a"], 2)
+    assert new["nodes"] == [
+        {"host": "a", "node_rank": 0, "state": "running", "reason": "", "address": None, "interface": None}
+    ]
+    assert (new["missing"], new["leftovers"], new["code"]) == ([], [], "")
     assert new["step"] == 4, "the step that all ranks have reached"
     assert [rank["rank"] for rank in new["ranks"]] == [0, 1]
     assert all(set(rank) >= RANK_FIELDS for rank in new["ranks"])

@@ -76,6 +76,9 @@ def run(run_view: RunView, now: float | None = None) -> dict[str, Any]:
         "strategy": info.strategy,
         "attempt": info.attempt,
         "hosts": list(run_view.hosts),
+        "nodes": [node(host_view, node_view) for host_view, node_view in run_view.parts],
+        "missing": list(run_view.missing),
+        "leftovers": list(run_view.leftovers),
         "world_size": info.world_size,
         "nproc_per_node": info.nproc_per_node,
         "created": info.created,
@@ -86,7 +89,22 @@ def run(run_view: RunView, now: float | None = None) -> dict[str, Any]:
         "python": info.python,
         "command": list(info.command),
         "cwd": info.cwd,
+        "code": info.code,
         "ranks": [rank(rank_view, now) for _, rank_view in sorted(run_view.ranks.items())],
+    }
+
+
+def node(view: HostView, node_view: NodeView) -> dict[str, Any]:
+    """One host's part of a run: how its ranks stand, and by what the other hosts reach them."""
+    info = node_view.info
+    mine = info.nodes[info.node_rank] if 0 <= info.node_rank < len(info.nodes) else None
+    return {
+        "host": view.name,
+        "node_rank": info.node_rank,
+        "state": view.run_state(node_view),
+        "reason": info.reason,
+        "address": mine.address if mine else None,
+        "interface": mine.interface if mine else None,
     }
 
 
