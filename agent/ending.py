@@ -20,6 +20,9 @@ TAIL_BYTES = 512 * 1024
 MAX_DETAIL = 300
 """Characters of an error's message, or of a log line, in a sentence."""
 
+FULL_BYTES = 64 * 1024
+"""A disk with less room than that is the likely reason why a rank failed without a word."""
+
 _FAILURE = re.compile(
     r"^  rank      : (?P<rank>\d+) \(local_rank: \d+\)\n"
     r"^  exitcode  : (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
@@ -104,7 +107,17 @@ def describe(attempt_dir: str, failure: Failure, out_of_memory: bool) -> str:
     if isinstance(kind, str) and isinstance(message, str):
         detail = sentence(message if kind == "SystemExit" else f"{kind}: {message}".rstrip(": "))
         text += f": {detail}" if detail else ""
+    elif _disk_is_full(attempt_dir):  # which is also why it could not say so itself
+        text += " (no space is left on the disk)"
     return text
+
+
+def _disk_is_full(folder: str) -> bool:
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < FULL_BYTES
 
 
 def signal_name(number: int) -> str:

@@ -241,7 +241,8 @@ class Receiver:
         disk = os.statvfs(self.root)
         free = disk.f_bavail * disk.f_frsize
         if needed + SPARE_BYTES > free:
-            sizes = f"{-(-needed // 10**6)} MB more are needed, {free // 10**6} MB are free"
+            total = -(-(needed + SPARE_BYTES) // 10**6)
+            sizes = f"{total} MB have to be free for it, and {free // 10**6} MB are"
             raise RunError("no-space", f"no space for the project in {self.root}: {sizes}")
         self._tell([[self._numbers[entry], size] for entry, size in parts])
         frames = self._frames()

@@ -6,6 +6,7 @@ and says everything; under a plain launcher all ranks share one terminal, and on
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import sys
 import time
 from io import FileIO
 from pathlib import Path
+from typing import TextIO
 
 from .world import World
 
@@ -42,9 +44,7 @@ class Progress:
     def say(self, text: str) -> None:
         """Print a line for people."""
         if self.speaks:
-            # In one piece: on a terminal that ranks share, a line end written apart lands in another's line.
-            sys.stdout.write(text + "\n")
-            sys.stdout.flush()
+            _print(sys.stdout, text)
 
     def record(self, phase: str, step: int, **values: Value) -> None:
         """Write one record. `phase` is init, train, eval or save; `step` is the last step that is done."""
@@ -61,7 +61,18 @@ class Progress:
     def _give_up(self, error: OSError) -> None:
         # A full disk costs the graphs, not the training.
         self.close()
-        print(f"no more progress is recorded: {error}", file=sys.stderr, flush=True)
+        _print(sys.stderr, f"no more progress is recorded: {error}")
+
+
+def _print(stream: TextIO, text: str) -> None:
+    """Print a line. One for which the disk has no room is lost: logs too are not worth the training."""
+    try:
+        # In one piece: on a terminal that ranks share, a line end written apart lands in another's line.
+        stream.write(text + "\n")
+        stream.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
 
 
 def plain(value: Value) -> Value:

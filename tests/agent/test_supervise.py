@@ -485,6 +485,18 @@ def test_the_cause_is_found_among_the_failures(
     assert ending.reason_of_failure(str(tmp_path), range(2), 1, "torchrun") == expected
 
 
+def test_a_rank_that_failed_without_a_word_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Disk:
+        f_bavail, f_frsize = 1, 4096
+
+    monkeypatch.setattr(os, "statvfs", lambda path: Disk)
+    (tmp_path / "launcher.log").write_text(SUMMARY.format(code0=1, code1=1, pid1=102))
+    reason = ending.reason_of_failure(str(tmp_path), range(1), 1, "torchrun")
+    assert reason.startswith("rank 0 exited with code 1 (no space is left on the disk)")
+
+
 def test_a_reason_is_one_bounded_line_that_is_safe_to_show(tmp_path: Path) -> None:
     (tmp_path / "rank0").mkdir()
     start = time.time()

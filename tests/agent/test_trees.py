@@ -254,7 +254,7 @@ def test_no_space_is_found_before_anything_comes(host: Host, monkeypatch: pytest
     with pytest.raises(RunError) as refused:
         host.take(what, frame(b"a" * 1000))
     assert refused.value.code == "no-space"
-    assert "1 MB more are needed" in refused.value.message
+    assert "17 MB have to be free for it, and 16 MB are" in refused.value.message
     assert not (host.root / what.sha256).exists()
     assert host.left() == []
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.host import LabHost
 from ssh.sshd import Sshd
 from waiting import wait_until
 
@@ -145,7 +146,7 @@ class Terminal:
         os.close(self.master)
 
 
-def log_file(server: Sshd, run: str, stream: str, attempt: int = 1) -> Path:
+def log_file(server: Sshd | LabHost, run: str, stream: str, attempt: int = 1) -> Path:
     """Where a log is on the host."""
     return server.home / ".encamp" / "runs" / run / "attempts" / str(attempt) / f"{stream}.log"
 

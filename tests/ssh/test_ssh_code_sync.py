@@ -285,7 +285,7 @@ async def test_all_hosts_at_once_and_who_fails_is_named(
     with pytest.raises(HostsFailed) as failed:
         await sync_all(sessions, project)
     assert (failed.value.host, failed.value.code) == ("full", "no-space")
-    assert "31 MB more are needed" in failed.value.message
+    assert "47 MB have to be free for it, and 25 MB are" in failed.value.message
     assert contents(tree(good, project)) == contents(here)
 
 

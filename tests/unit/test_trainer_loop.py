@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import os
 import resource
 import signal
 import sys
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,9 +21,11 @@ from training import Trainings, job, records, reference
 from trainer.config import parse
 from trainer.errors import CheckpointError, NonFiniteError
 from trainer.loop import Loop
+from trainer.progress import Progress
 from trainer.readback import Readback
 from trainer.run import run
 from trainer.stop import StopRequest
+from trainer.world import World
 
 QUICK = ("--steps", "12", "--warmup-steps", "3", "--learning-rate", "0.01", "--checkpoint-every", "0")
 
@@ -240,3 +246,23 @@ def test_a_full_disk_costs_the_graphs_but_not_the_training(
     output = capsys.readouterr()
     assert "finished after step 3" in output.out
     assert output.err.count("no more progress is recorded: [Errno 28]") == 1
+
+
+class FullDisk(io.StringIO):
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_costs_lines_and_graphs_but_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "progress.jsonl").symlink_to("/dev/full")
+    monkeypatch.setenv("ENCAMP_RANK_DIR", str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", FullDisk())
+        patch.setattr(sys, "stderr", FullDisk())
+        progress = Progress(cast(World, SimpleNamespace(first=True)))
+        progress.say("step 1")
+        progress.record("train", 1, loss=1.0)
+        progress.record("train", 2, loss=1.0)
+        progress.close()
