@@ -513,6 +513,8 @@ def decode(line: bytes) -> Optional[Message]:
         raise WireError(f"{kind}.stream is not the name of a stream")
     if isinstance(message, (Log, Gap, Run, Ranks, Progress, Event)) and not RUN_ID.match(message.run):
         raise WireError(f"{kind}.run is not the name of a run")
+    if isinstance(message, Run) and not 0 <= message.node_rank < max(1, len(message.nodes)):
+        raise WireError("run.node_rank is not that of one of its nodes")
     return typing.cast(Message, message)
 
 

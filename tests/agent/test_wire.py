@@ -54,6 +54,13 @@ def test_what_is_refused_is_refused_alike(python: str) -> None:
     assert answers[5] == b'{"kind":"ready"}\n'
 
 
+@pytest.mark.parametrize("node_rank", [-1, 2])
+def test_a_host_is_one_of_the_nodes_of_its_runs(node_rank: int) -> None:
+    run = dataclasses.replace(example(wire.Run), node_rank=node_rank)
+    with pytest.raises(wire.WireError, match="node_rank"):
+        wire.decode(wire.encode(run))
+
+
 def test_a_log_survives_byte_by_byte() -> None:
     data = bytes(range(256)) * (wire.MAX_CHUNK // 256)
     line = wire.encode_log("run", 1, "rank0", 7, data)
@@ -97,6 +104,7 @@ def _value(hint: Any, name: str) -> Any:
     special = {
         "run": "a-run",
         "stream": "rank3",
+        "node_rank": 1,
         "records": ({"step": 1, "loss": 0.5, "phase": "train", "eta": None},),
     }
     if name in special:

@@ -239,7 +239,7 @@ def _machine(host: HostView, node: NodeView) -> str:
     if host.host_id:
         return host.host_id
     nodes = node.info.nodes
-    return nodes[node.info.node_rank].host_id if node.info.node_rank < len(nodes) else f"name {host.name}"
+    return nodes[node.info.node_rank].host_id if nodes else f"name {host.name}"
 
 
 def _together(machines: dict[str, Part]) -> Iterable[list[Part]]:

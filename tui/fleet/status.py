@@ -97,7 +97,7 @@ def run(run_view: RunView, now: float | None = None) -> dict[str, Any]:
 def node(view: HostView, node_view: NodeView) -> dict[str, Any]:
     """One host's part of a run: how its ranks stand, and by what the other hosts reach them."""
     info = node_view.info
-    mine = info.nodes[info.node_rank] if 0 <= info.node_rank < len(info.nodes) else None
+    mine = info.nodes[info.node_rank] if info.nodes else None
     return {
         "host": view.name,
         "node_rank": info.node_rank,
