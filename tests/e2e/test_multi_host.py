@@ -11,7 +11,7 @@ import pytest
 from e2e.cluster import Cluster, said
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch]
 
 
 def test_two_hosts_from_launch_to_stop(cluster: Cluster) -> None:
@@ -51,12 +51,26 @@ def test_two_hosts_from_launch_to_stop(cluster: Cluster) -> None:
     assert not cluster.living()
 
 
+def test_three_hosts(cluster: Cluster) -> None:
+    for name in "abc":
+        cluster.add(name)
+    launched = cluster.launch("a", "b", "c")
+    assert (launched["hosts"], launched["world_size"]) == (["a", "b", "c"], 3)
+    for rank in range(3):
+        said(cluster.camp, launched["run"], rank, f"rank {rank} of 3 counts 3")
+    stopped = cluster.camp.run("stop", launched["run"], "--json").json
+    assert [host["state"] for host in stopped["hosts"]] == ["stopped"] * 3
+    assert cluster.runs_nowhere()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Cluster) -> None:
     camp = cluster.camp
     _, b, _ = (cluster.add(name) for name in "abc")
     run = cluster.launch("a", "b", "c")["run"]
     said(camp, run, 2, "rank 2 of 3 counts 3")
-    b.power_cut()
+    cluster.power_cut("b")
     refused = camp.run("restart", run, code=3)
     assert "b: " in refused.err
     assert f"encamp restart {run} --without b" in refused.err
@@ -72,7 +86,7 @@ def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Clu
     assert b"[rank 2] rank 2 of 3" in earlier.out
     assert "b cannot be asked" in earlier.err
 
-    b.power_on()
+    cluster.power_on("b")
     wait_until(lambda: "b" in camp.run("status", "b").out.decode(), 30)
     camp.run("get", run, "attempts/1/rank1.log", str(camp.folder))  # only b has it, which the run has left
     assert "rank 1 of 3" in (camp.folder / "rank1.log").read_text()
@@ -82,6 +96,8 @@ def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Clu
     assert camp.run("launch", cluster.profile(), "--on", "a,b", code=3).err.startswith("encamp: b: ")
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_what_cannot_work_starts_nowhere(cluster: Cluster) -> None:
     a, b = cluster.add("a"), cluster.add("b")
     cluster.add("n", nat="gw")
@@ -115,6 +131,8 @@ def test_what_cannot_work_starts_nowhere(cluster: Cluster) -> None:
     assert a.running
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_interrupted_before_it_runs_it_leaves_nothing_that_runs(cluster: Cluster) -> None:
     cluster.add("a")
     cluster.add("b")
