@@ -74,6 +74,8 @@ class Launcher(NamedTuple):
     name: str
     argv: Callable[[Plan], List[str]]
     env: Callable[[Plan], Dict[str, str]]
+    one_process: bool = False
+    """Whether one rank uses all GPUs of the host."""
 
 
 def resolve(
@@ -99,7 +101,7 @@ def resolve(
     else:
         interpreter = envs.resolve(home, spec.python, cwd_now, spec.env_setup)
     cores = usable_cores() if cores is None else cores
-    nproc = spec.nproc_per_node or len(gpus) or max(2, cores)
+    nproc = spec.nproc_per_node or (1 if launcher.one_process else len(gpus) or max(2, cores))
     if placement is not None:
         nodes.check(placement, nproc)
         if len(placement.nodes) == 1:
@@ -116,7 +118,8 @@ def resolve(
     env.update({name: value for name, value in spec.env.items() if name != "PYTHONPATH"})
     env.update(_encamp_env(home, plan))
     visible = {**environment.inherited(), **env}.get("CUDA_VISIBLE_DEVICES")
-    used = {ranks.gpu_index(local_rank, visible, gpus) for local_rank in range(nproc)}
+    users = max(nproc, len(gpus)) if launcher.one_process else nproc
+    used = {ranks.gpu_index(local_rank, visible, gpus) for local_rank in range(users)}
     return Command(
         argv=tuple(launcher.argv(plan)),
         env=env,
@@ -179,7 +182,10 @@ def torchrun_env(plan: Plan) -> Dict[str, str]:
 
 TORCHRUN = Launcher("torchrun", torchrun_argv, torchrun_env)
 
-LAUNCHERS = {"ddp": TORCHRUN}
+LAUNCHERS = {
+    **dict.fromkeys(("ddp", "fsdp", "hsdp", "tp", "fsdp+tp"), TORCHRUN),
+    "dp": TORCHRUN._replace(one_process=True),
+}
 """Strategy -> how its ranks are started."""
 
 

@@ -61,7 +61,7 @@ class Key:
         return None
 
 
-STRATEGIES = ("ddp",)
+STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "dp")
 """How the ranks share the work."""
 
 TASKS = ("gpt",)
@@ -86,6 +86,9 @@ TRAIN_KEYS: tuple[Key, ...] = (
     Key("log_every", int, 1, LARGEST),
     Key("eval_every", int, 0, LARGEST),
     Key("eval_batches", int, 1, LARGEST),
+    Key("reshard_after_forward", str, choices=("auto", "yes", "no")),
+    Key("shard_ranks", int, 2, LARGEST),
+    Key("tensor_parallel", int, 2, LARGEST),
     Key("data_dir", str),
     Key("workers", int, 0, 256),
     Key("device", str, choices=("auto", "cpu", "cuda")),

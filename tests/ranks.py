@@ -23,7 +23,7 @@ def together(count: int, function: Callable[..., Any], *values: Any) -> list[Any
     `function` is one of a module's own. Fails with the traceback of the first rank that raises.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["trainer.run", "trainer.strategies.ddp", "torch._dynamo"])
+    context.set_forkserver_preload(["trainer.run", "trainer.strategies.tp", "torch._dynamo"])
     results: dict[int, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         ends: dict[Any, int] = {}

@@ -73,12 +73,7 @@ class Checkpoints:
     def load(self, strategy: Strategy, position: Position) -> None:
         """Fill the strategy's model and optimizer. Raises CheckpointError."""
         path = self.folder.of(position.step)
-        # The options of this run hold, not those of the run that wrote the checkpoint.
-        settings = [
-            {key: value for key, value in group.items() if key != "params"}
-            for group in strategy.optimizer.param_groups
-        ]
-        state = _state(strategy)
+        state, groups = _state(strategy)
         saved, failures = self.places.attempt(lambda: _names_and_sizes(path))
         self._refuse_unreadable(path, failures)
         _, failures = self.places.attempt(lambda: _compare(state["model"], saved or {}, path))
@@ -90,10 +85,8 @@ class Checkpoints:
             strategy.model,
             strategy.optimizer,
             model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
+            optim_state_dict=state["optimizer"] | groups,
         )
-        for group, values in zip(strategy.optimizer.param_groups, settings, strict=True):
-            group.update(values)
 
     def save(self, strategy: Strategy, position: Position) -> Path:
         """Write a checkpoint, and delete those that are too many.
@@ -104,7 +97,7 @@ class Checkpoints:
         path = self.folder.of(step)
         try:
             times = self.places.leaders_do(lambda: self._prepare(step))
-            self._all(lambda: self._write(_state(strategy), path))
+            self._all(lambda: self._write(_state(strategy)[0], path))
             record = Record(position=position, time=times[0])
             self.places.leaders_do(lambda: self.folder.complete(record, _about()))
         except CheckpointError as error:
@@ -187,9 +180,11 @@ class Checkpoints:
         self.say(f"fetched {size / 1e6:.1f} MB in {time.perf_counter() - began:.1f} s")
 
 
-def _state(strategy: Strategy) -> dict[str, Any]:
+def _state(strategy: Strategy) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is saved, and the optimizer's groups: of these, this run's own hold, however it groups them."""
     model, optimizer = get_state_dict(strategy.model, strategy.optimizer)
-    return {"model": model, "optimizer": optimizer}
+    groups = {"param_groups": optimizer.pop("param_groups")}
+    return {"model": model, "optimizer": optimizer}, groups
 
 
 def _about() -> dict[str, object]:

@@ -84,6 +84,23 @@ class Config:
         0, "steps between evaluations on the split held out; 0: never", kind=int, low=0, high=LARGEST
     )
     eval_batches: int = option(8, "micro-batches per rank in an evaluation", kind=int, low=1, high=LARGEST)
+    reshard_after_forward: str = option(
+        "auto",
+        "fsdp, hsdp, fsdp+tp: yes frees gathered weights between forward and backward, no keeps them and "
+        "gathers half as often, auto frees those of the blocks",
+        kind=str,
+        choices=("auto", "yes", "no"),
+    )
+    shard_ranks: int | None = option(
+        None,
+        "hsdp: ranks that hold a copy of the model together; default: those of a host, on one host half",
+        kind=int,
+        low=2,
+        high=LARGEST,
+    )
+    tensor_parallel: int | None = option(
+        None, "fsdp+tp: ranks that share each layer; default: 2", kind=int, low=2, high=LARGEST
+    )
     data_dir: str = option(
         "", "folder with the task's data; gpt without one reads Python's own sources", kind=str
     )

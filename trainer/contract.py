@@ -13,8 +13,10 @@ different amounts. Optional, each with a default that suits an ordinary module:
     build_optimizer(model, cfg) -> torch.optim.Optimizer; default: AdamW, decay on matrices only
     evaluate(output, batch)     -> {"name": (sum, count)}: what an evaluation reports beside the loss
     collate(samples)            -> batch; default: torch's default_collate
-    BLOCKS                      names of the submodules that hold the repeated blocks, for sharding
-    TP_PLAN                     {"pattern of submodule": "colwise" or "rowwise"}, for tensor parallelism
+    BLOCKS                      names of the submodules that are or hold the blocks to be sharded one by one;
+                                default: containers whose entries are alike
+    TP_PLAN                     {"pattern of submodule": "colwise" or "rowwise"}, for tensor parallelism: the
+                                output of a colwise layer is split, and a rowwise one joins it again
 """
 
 from __future__ import annotations

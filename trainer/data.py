@@ -14,7 +14,6 @@ from .batches import BatchPlan, MicroBatches
 from .config import Config
 from .contract import Task
 from .errors import JobError
-from .world import World
 
 
 def check_dataset(dataset: Any, task: Task, split: str) -> int:
@@ -41,22 +40,30 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 class Feed:
-    """This rank's micro-batches, from one sample on. `waited` adds up the seconds spent waiting for data."""
+    """Micro-batches of one share of the samples, from one sample on; which share, `rank` says.
+
+    `waited` adds up the seconds spent waiting for data.
+    """
 
     def __init__(
-        self, dataset: Any, task: Task, cfg: Config, plan: BatchPlan, world: World, start: int
+        self,
+        dataset: Any,
+        task: Task,
+        cfg: Config,
+        plan: BatchPlan,
+        device: torch.device,
+        rank: int,
+        start: int,
     ) -> None:
-        self.device = world.device
+        self.device = device
         self.accumulation = plan.accumulation
         self.waited = 0.0
         loader = DataLoader(
             dataset,
-            batch_sampler=MicroBatches(
-                plan, length=len(dataset), seed=cfg.seed, rank=world.rank, start=start
-            ),
+            batch_sampler=MicroBatches(plan, length=len(dataset), seed=cfg.seed, rank=rank, start=start),
             num_workers=cfg.workers,
             collate_fn=task.collate,
-            pin_memory=world.device.type == "cuda",
+            pin_memory=device.type == "cuda",
             worker_init_fn=ignore_stop_signals,
             generator=torch.Generator().manual_seed(cfg.seed),
         )
@@ -72,14 +79,16 @@ class Feed:
 
 
 class HeldOut:
-    """This rank's micro-batches of the split held out: the same ones in every evaluation."""
+    """Micro-batches of a share, `rank` of `ranks`, of the split held out: the same in every evaluation."""
 
-    def __init__(self, dataset: Any, task: Task, cfg: Config, world: World) -> None:
+    def __init__(
+        self, dataset: Any, task: Task, cfg: Config, device: torch.device, rank: int, ranks: int
+    ) -> None:
         self.dataset = dataset
         self.collate = task.collate or default_collate
-        self.device = world.device
+        self.device = device
         self.size = cfg.micro_batch
-        self.rank, self.ranks = world.rank, world.size
+        self.rank, self.ranks = rank, ranks
         # Every rank takes equally many: some strategies communicate in each forward pass.
         self.batches = min(cfg.eval_batches, len(dataset) // (self.size * self.ranks))
 

@@ -100,7 +100,7 @@ class Loop:
 
     def _step(self, step: int) -> None:
         # Random numbers depend on the step alone: a resumed run draws what an uninterrupted one would have.
-        seed_everything(step_seed(self.cfg.seed, step, self.world.rank), self.world.device)
+        seed_everything(step_seed(self.cfg.seed, step, self.strategy.layout.draw), self.world.device)
         self.schedule.set(step)
         asked = self.asked.fill_(float(bool(self.parts.stop)))
         totals = self.strategy.accumulate(self.parts.feed.step(), asked)

@@ -15,13 +15,14 @@ FINAL_SHARE = 0.1
 
 def adamw(model: Any, cfg: Config) -> Any:
     """AdamW with weight decay on matrices only: biases, gains and other vectors are not pulled to zero."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": cfg.weight_decay},
-        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    return torch.optim.AdamW(groups, lr=cfg.learning_rate, betas=(0.9, 0.95), fused=True)
+    groups: dict[object, dict[str, Any]] = {}
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            decay = cfg.weight_decay if parameter.ndim >= 2 else 0.0
+            # One fused kernel takes only tensors that are spread over the same ranks, or not at all.
+            kind = (decay, getattr(parameter, "device_mesh", None))
+            groups.setdefault(kind, {"params": [], "weight_decay": decay})["params"].append(parameter)
+    return torch.optim.AdamW([*groups.values()], lr=cfg.learning_rate, betas=(0.9, 0.95), fused=True)
 
 
 def learning_rate_share(step: int, *, warmup: int, steps: int) -> float:

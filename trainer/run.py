@@ -25,6 +25,7 @@ from .loop import Loop, Parts
 from .progress import Progress
 from .stop import StopRequest
 from .strategies.base import Strategy
+from .strategies.layout import Layout
 from .world import World, join
 
 OLDEST_TORCH = (2, 4)
@@ -38,7 +39,7 @@ def run(cfg: Config) -> None:
     if torch.__version__ < OLDEST_TORCH:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise UsageError(f"needs torch {oldest} or newer, this is {torch.__version__}")
-    strategies.find(cfg.strategy)
+    strategies.check(cfg)
     task = contract.load(cfg.task)
     with join(cfg.device) as world, closing(Progress(world)) as progress:
         loop = prepare(cfg, task, world, progress, stop)
@@ -54,14 +55,16 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     """Build everything that training needs, and resume from the newest checkpoint. Raises `TrainerError`."""
     progress.record("init", 0)
     precision.check(cfg.precision, world.device)
-    plan = BatchPlan.derive(cfg, world.size)
+    kind = strategies.find(cfg.strategy)
+    layout = kind.divide(cfg, world)
+    plan = BatchPlan.derive(cfg, layout.data)
     dataset = task.build_dataset(cfg, "train")
     length = check_dataset(dataset, task, "train")
     # Else they would miss samples and repeat others.
     _agree("number of samples in the dataset", length, world)
-    held_out = _held_out(task, cfg, world, progress)
+    held_out = _held_out(task, cfg, world, layout, progress)
     torch.manual_seed(cfg.seed)
-    strategy = strategies.find(cfg.strategy)(task, cfg, world, plan.accumulation)
+    strategy = kind(task, cfg, world, plan.accumulation)
     _introduce(cfg, plan, world, strategy, progress, length)
     checkpoints, start = _resume(cfg, world, strategy, progress, length)
     parts = Parts(
@@ -69,7 +72,7 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
         plan=plan,
         world=world,
         strategy=strategy,
-        feed=Feed(dataset, task, cfg, plan, world, start.samples),
+        feed=Feed(dataset, task, cfg, plan, world.device, layout.data_rank, start.samples),
         held_out=held_out,
         checkpoints=checkpoints,
         progress=progress,
@@ -87,12 +90,12 @@ def _agree(what: str, value: object, world: World) -> None:
         raise UsageError(f"{what}: {values[0]} on rank 0 and {values[other]} on rank {other}")
 
 
-def _held_out(task: Task, cfg: Config, world: World, progress: Progress) -> HeldOut | None:
+def _held_out(task: Task, cfg: Config, world: World, layout: Layout, progress: Progress) -> HeldOut | None:
     if cfg.eval_every == 0:
         return None
     dataset = task.build_dataset(cfg, "valid")
     length = check_dataset(dataset, task, "valid")
-    held_out = HeldOut(dataset, task, cfg, world)
+    held_out = HeldOut(dataset, task, cfg, world.device, layout.data_rank, layout.data)
     if held_out.batches == 0:
         progress.say(f"no evaluation: {length} samples held out are not one micro-batch for each rank")
         return None
@@ -102,8 +105,10 @@ def _held_out(task: Task, cfg: Config, world: World, progress: Progress) -> Held
 def _introduce(
     cfg: Config, plan: BatchPlan, world: World, strategy: Strategy, progress: Progress, length: int
 ) -> None:
-    parameters = sum(parameter.numel() for parameter in strategy.model.parameters())
+    parameters = strategy.parameter_count
     ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    if str(strategy.layout):
+        ranks += f" ({strategy.layout})"
     progress.say(
         f"{cfg.task}: {parameters / 1e6:.2f} M parameters, {length:,} samples; {cfg.strategy} on {ranks} "
         f"({world.device.type}), {cfg.precision}, batch {plan}"

@@ -23,6 +23,8 @@ class World:
     device: torch.device
     node: int = 0
     """The number of this host among those of the job."""
+    local_size: int = 1
+    """How many of the ranks are on this host."""
 
     @property
     def first(self) -> bool:
@@ -52,7 +54,10 @@ def join(choice: str) -> Iterator[World]:
     try:
         # torchrun calls the number of a node the rank of its group of workers.
         node = int(os.environ.get("GROUP_RANK", "0")) if present else 0
-        yield World(rank=rank, local_rank=local_rank, size=size, device=device, node=node)
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size)) if present else 1
+        yield World(
+            rank=rank, local_rank=local_rank, size=size, device=device, node=node, local_size=local_size
+        )
     except NonFiniteError:
         leave()
         raise

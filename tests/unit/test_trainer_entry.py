@@ -64,7 +64,7 @@ def test_faults_of_the_options_are_one_line(capsys: pytest.CaptureFixture[str]) 
 def test_faults_found_later_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["--task", "gtp"]) == "trainer: error: --task gtp: no such task; did you mean gpt?"
     assert (
-        main(["--strategy", "dpp"]) == "trainer: error: --strategy dpp: no such strategy; did you mean ddp?"
+        main(["--strategy", "dpp"]) == "trainer: error: --strategy dpp: no such strategy; did you mean dp or ddp?"
     )
     monkeypatch.setenv("RANK", "0")
     assert main([]) == (

@@ -4,23 +4,65 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import TYPE_CHECKING
+from dataclasses import fields
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..config import Config
 from ..errors import UsageError
 
 if TYPE_CHECKING:
     from .base import Strategy
 
-STRATEGIES = {"ddp": ("ddp", "DataParallelStrategy")}
-"""Name -> module here, and class in it. Only the module that is used is loaded."""
+
+class Entry(NamedTuple):
+    """Where a strategy is: module here, class in it. Only the module that is used is loaded."""
+
+    module: str
+    cls: str
+    oldest_torch: tuple[int, int] = (2, 4)
+
+
+STRATEGIES = {
+    "ddp": Entry("ddp", "DdpStrategy"),
+    "fsdp": Entry("fsdp", "FsdpStrategy", (2, 6)),
+    "hsdp": Entry("fsdp", "HsdpStrategy", (2, 6)),
+    "tp": Entry("tp", "TpStrategy", (2, 6)),
+    "fsdp+tp": Entry("tp", "FsdpTpStrategy", (2, 6)),
+    "dp": Entry("dp", "DpStrategy"),
+}
+
+OPTIONS = {
+    "reshard_after_forward": ("fsdp", "hsdp", "fsdp+tp"),
+    "shard_ranks": ("hsdp",),
+    "tensor_parallel": ("fsdp+tp",),
+}
+"""Options that mean something to some strategies only."""
 
 
 def find(name: str) -> type[Strategy]:
-    """The strategy of that name. Raises UsageError with the nearest names."""
+    """The strategy of that name. Raises UsageError with the nearest names, or when torch is too old."""
+    import torch
+
     if name not in STRATEGIES:
-        close = difflib.get_close_matches(name, STRATEGIES, n=3)
+        close = difflib.get_close_matches(name, STRATEGIES, n=3, cutoff=0.65)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(STRATEGIES)}"
         raise UsageError(f"--strategy {name}: no such strategy; {hint}")
-    module, cls = STRATEGIES[name]
-    found: type[Strategy] = getattr(importlib.import_module(f".{module}", __package__), cls)
+    entry = STRATEGIES[name]
+    if torch.__version__ < entry.oldest_torch:
+        oldest = ".".join(map(str, entry.oldest_torch))
+        raise UsageError(f"--strategy {name} needs torch {oldest} or newer, this is {torch.__version__}")
+    found: type[Strategy] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.cls)
     return found
+
+
+def check(cfg: Config) -> None:
+    """Raise UsageError when there is no such strategy, or an option is set that means nothing to it."""
+    find(cfg.strategy)
+    defaults = {field.name: field.default for field in fields(Config)}
+    for option, meant_for in OPTIONS.items():
+        if cfg.strategy not in meant_for and getattr(cfg, option) != defaults[option]:
+            flag = "--" + option.replace("_", "-")
+            raise UsageError(
+                f"{flag} means nothing under --strategy {cfg.strategy}, only under {', '.join(meant_for)}: "
+                "leave it out"
+            )

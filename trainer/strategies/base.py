@@ -19,6 +19,7 @@ from ..errors import JobError
 from ..optim import adamw
 from ..precision import autocast
 from ..world import World
+from .layout import Layout, data_parallel
 
 
 class Strategy(ABC):
@@ -31,12 +32,21 @@ class Strategy(ABC):
     model: Any
     optimizer: Any
 
+    parameter_count: int
+    """Numbers in all parameters of the whole model."""
+
     def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
         self.task = task
         self.cfg = cfg
         self.world = world
+        self.layout = self.divide(cfg, world)
         self.accumulation = accumulation
         self._loss_checked = False
+
+    @staticmethod
+    def divide(cfg: Config, world: World) -> Layout:
+        """How the ranks are divided. Raises UsageError when they cannot be."""
+        return data_parallel(cfg, world)
 
     @abstractmethod
     def accumulate(self, batches: Iterable[Any], asked: torch.Tensor) -> torch.Tensor:
@@ -75,7 +85,7 @@ class Strategy(ABC):
         return bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
 
     def build_model(self) -> Any:
-        """The job's model on this rank's device. Raises JobError."""
+        """The job's model, still where the job made it. Raises JobError."""
         model = self.task.build_model(self.cfg)
         if not isinstance(model, torch.nn.Module):
             raise JobError(
@@ -83,7 +93,8 @@ class Strategy(ABC):
             )
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise JobError(f"job {self.task.name}: build_model returned a model without parameters to train")
-        return model.to(self.world.device)
+        self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
+        return model
 
     def build_optimizer(self, model: Any) -> Any:
         """The job's optimizer, or AdamW. Raises JobError."""
@@ -110,8 +121,9 @@ class Strategy(ABC):
         loss, count = result
         if not isinstance(count, torch.Tensor):
             # Not torch.tensor: a number that is copied to a GPU may wait for what the GPU is at.
-            count = torch.full((), count, device=self.world.device)
-        return output, loss.reshape(()), count.reshape(()).to(torch.float32)
+            count = torch.full((), count, device=loss.device)
+        # No view of it: hooks on what a module returns could be lost with a view.
+        return output, loss if loss.ndim == 0 else loss.sum(), count.reshape(()).to(torch.float32)
 
     def _check_loss(self, result: Any) -> None:
         what = f"job {self.task.name}: loss(output, batch) must return (loss_sum, count)"

@@ -16,12 +16,12 @@ from ..world import World
 from .base import Strategy
 
 
-class DataParallelStrategy(Strategy):
+class DdpStrategy(Strategy):
     """torch's DistributedDataParallel. On one rank there is nobody to talk to, and the model runs bare."""
 
     def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
         super().__init__(task, cfg, world, accumulation)
-        self.model = self.build_model()
+        self.model = self.build_model().to(world.device)
         self.optimizer = self.build_optimizer(self.model)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.micro_step = MicroStep(self)
@@ -83,7 +83,7 @@ class MicroStep(nn.Module):
     so they are its gradient, and accumulate and travel like any other.
     """
 
-    def __init__(self, strategy: DataParallelStrategy) -> None:
+    def __init__(self, strategy: DdpStrategy) -> None:
         super().__init__()
         self.model = strategy.model
         self.compute = strategy.compute

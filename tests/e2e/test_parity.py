@@ -1,0 +1,121 @@
+"""Every strategy learns what one process learns: the same losses, however the ranks share the work.
+
+The ranks are processes with gloo between them; what torchrun would add is tested with ddp.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ranks import together
+from training import job, losses, records, reference
+
+from trainer.config import parse
+
+pytestmark = pytest.mark.torch
+
+STEPS = 20
+QUICK = ("--steps", str(STEPS), "--warmup-steps", "3", "--learning-rate", "0.01", "--log-every", "1")
+
+WAYS = [
+    ("fsdp", 2, ()),
+    ("fsdp", 4, ("--reshard-after-forward", "no")),
+    ("fsdp", 4, ("--reshard-after-forward", "yes")),
+    ("hsdp", 4, ()),
+    ("tp", 2, ()),
+    ("tp", 4, ()),
+    ("fsdp+tp", 4, ()),
+    ("dp", 1, ()),
+]
+CHAIN = [
+    ("ddp", 1), ("fsdp", 2), ("tp", 4), ("hsdp", 4), ("ddp", 2), ("fsdp+tp", 4), ("fsdp", 1), ("tp", 2),
+    ("dp", 1), ("fsdp", 4), ("fsdp+tp", 4), ("hsdp", 4), ("ddp", 4),
+]  # fmt: skip
+BATCHES = {
+    "one micro-batch": (("--global-batch", "12", "--micro-batch", "12"), 12),
+    "accumulation, the last smaller, clipped": (
+        ("--global-batch", "20", "--micro-batch", "8", "--grad-clip", "0.3"),
+        20,
+    ),
+}
+
+
+def train(
+    rank: int, ranks: int, folder: Path, options: tuple[str, ...], steps: int = STEPS
+) -> dict[int, float]:
+    """Train on this rank of the group until `steps` were made, and return its losses."""
+    import torch
+
+    from trainer import contract, strategies
+    from trainer.progress import Progress
+    from trainer.run import prepare
+    from trainer.stop import StopRequest
+    from trainer.world import World
+
+    home = folder / f"rank-{rank}"
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "progress.jsonl").unlink(missing_ok=True)
+    os.environ["ENCAMP_RANK_DIR"] = str(home)
+    cfg = parse([*options])
+    strategies.check(cfg)
+    world = World(rank=rank, local_rank=rank, size=ranks, device=torch.device("cpu"), local_size=ranks)
+
+    class Stop(StopRequest):
+        asked = 0
+
+        def __bool__(self) -> bool:
+            self.asked += 1
+            return self.asked >= steps
+
+    with closing(Progress(world)) as progress:
+        loop = prepare(cfg, contract.load(cfg.task), world, progress, Stop())
+        loop.run()
+    return losses(home)
+
+
+def worst(ours: dict[int, float], theirs: dict[int, float]) -> float:
+    assert ours.keys() == theirs.keys()
+    return max(abs(ours[step] - theirs[step]) for step in ours)
+
+
+@pytest.fixture(scope="module")
+def expected() -> Any:
+    """The losses of the plainest loop, by the name of the batch."""
+    return {
+        name: reference(job("stack"), *QUICK, *options, global_batch=size)
+        for name, (options, size) in BATCHES.items()
+    }
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize(("strategy", "ranks", "more"), WAYS, ids=str)
+def test_the_losses_are_those_of_one_process(
+    strategy: str, ranks: int, more: tuple[str, ...], batch: str, expected: Any, tmp_path: Path
+) -> None:
+    options = ("--task", job("stack"), "--strategy", strategy, *more, *QUICK, *BATCHES[batch][0])
+    curves = together(ranks, train, ranks, tmp_path, (*options, "--eval-every", "7"))
+    assert worst(curves[0], expected[batch]) < 2e-4
+    assert all(curve == curves[0] for curve in curves)
+    assert curves[0][STEPS] < curves[0][1] - 0.2
+    evaluated = [entry["eval_right"] for entry in records(tmp_path / "rank-0") if "eval_right" in entry]
+    assert len(evaluated) == 2 and all(0 <= share <= 1 for share in evaluated)
+
+
+def test_each_goes_on_from_the_checkpoint_of_any_other(tmp_path: Path) -> None:
+    """Two steps under each strategy in turn, on 1, 2 and 4 ranks: together the curve of one process."""
+    every = 2
+    options = ("--task", job("stack"), "--steps", str(every * len(CHAIN)), "--warmup-steps", "3")
+    options += ("--learning-rate", "0.01", "--log-every", "1", "--global-batch", "12", "--micro-batch", "4")
+    expected = reference(job("stack"), *options, global_batch=12)
+    run: dict[int, float] = {}
+    for strategy, ranks in CHAIN:
+        more = ("--strategy", strategy, "--checkpoint-dir", str(tmp_path / "checkpoints"))
+        curve = together(ranks, train, ranks, tmp_path, (*options, *more), every)[0]
+        assert list(curve) == [len(run) + 1, len(run) + 2]
+        run |= curve
+        assert worst(curve, {step: expected[step] for step in curve}) < 1e-5, (strategy, ranks)
+    assert run.keys() == expected.keys()
