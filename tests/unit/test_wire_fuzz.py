@@ -52,6 +52,9 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
         fields["run"] = RUN_IDS
     if "stream" in fields:
         fields["stream"] = STREAMS
+    if kind is wire.Run:
+        fields["nodes"] = st.lists(values(wire.Node), min_size=2, max_size=3).map(tuple)
+        fields["node_rank"] = st.integers(0, 1)
     return st.builds(kind, **fields)
 
 
