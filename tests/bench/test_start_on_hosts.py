@@ -1,7 +1,7 @@
 """A run on two hosts, from the command to its first step, against torchrun started by hand through ssh.
 
-Everything is as a user has it: `encamp` is a new process of compiled modules, `ssh` makes new connections. The
-hosts were used before: the agent is there, and Python's files are in the page cache. The hosts share this
+Everything is as a user has it: `encamp` is a new process of compiled modules, `ssh` makes new connections.
+The hosts were used before: the agent is there, and Python's files are in the page cache. They share this
 machine's clock.
 """
 
