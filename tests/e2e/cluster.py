@@ -123,32 +123,36 @@ class Cluster:
         return not any(self.ranks_on(name) for name in self.hosts) and not self.living()
 
     @contextlib.contextmanager
-    def frozen_at(self, stage: str, *words: str, count: int = 1) -> Iterator[subprocess.Popen[bytes]]:
-        """`encamp WORDS`, standing still since the moment in which it said `stage` for the `count`th time.
+    def frozen_at(self, stages: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """`encamp WORDS`, standing still since the moment in which it had said all `stages`.
 
-        Send it SIGCONT to let it go on. At the end of the context it is killed if it lives.
+        See `scripts/frozen.py`. Send it SIGCONT to let it go on. At the end of the context it is killed if it
+        lives.
         """
         process = subprocess.Popen(
-            [sys.executable, str(SCRIPTS / "frozen.py"), stage, str(count), *words],
+            [sys.executable, str(SCRIPTS / "frozen.py"), stages, *words],
             env={**self.camp.env, "PYTHONPATH": str(Path(tui.__file__).parents[1])},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
         try:
-            wait_until(lambda: stands_still(process), 60, f"it says {stage}")
+            wait_until_frozen(process)
             yield process
         finally:
             process.kill()
             process.communicate()
 
 
-def stands_still(process: subprocess.Popen[bytes]) -> bool:
-    """Whether a process was stopped by a signal. It must not have ended."""
-    waited = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    if waited is not None and waited.si_code in (os.CLD_EXITED, os.CLD_KILLED):
-        raise AssertionError(f"it ended: {process.communicate()}")
-    return waited is not None
+def wait_until_frozen(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process was stopped by a signal, once more than before. It must not end."""
+
+    def stopped() -> bool:
+        if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            raise AssertionError(f"it ended: {process.communicate()}")
+        return os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOHANG) is not None
+
+    wait_until(stopped, 60, "it stands still")
 
 
 def said(camp: Camp, run: str, rank: int, text: str) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 from e2e.camp import Camp, Done
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, wait_until_frozen
 from waiting import wait_until
 
 pytestmark = [pytest.mark.sshd, pytest.mark.torch]
@@ -16,24 +17,26 @@ pytestmark = [pytest.mark.sshd, pytest.mark.torch]
 @pytest.mark.timeout(240)
 def test_what_a_killed_controller_has_begun_ends_within_a_minute(cluster: Cluster) -> None:
     cluster.add("a")
-    cluster.add("b")
+    b = cluster.add("b")
     words = ("launch", cluster.profile("forever"), "--on", "a,b")
-    with cluster.frozen_at("prepared", *words, count=2) as prepared:
-        with cluster.frozen_at("starting", *words, count=2) as half:
-            prepared.kill()
-            half.kill()
-        wait_until(lambda: cluster.ranks_on("a"), 15, "one host was told to start")
-        assert not cluster.ranks_on("b"), "and one was not"
-    runs = cluster.runs()
-    assert len(runs) == 2, "whoever looks sees both"
+    with (
+        cluster.frozen_at("prepared,prepared", *words),
+        cluster.frozen_at("starting,starting,stop,started", *words) as half,
+    ):
+        cluster.lab.cut(b)
+        half.send_signal(signal.SIGCONT)
+        wait_until_frozen(half)  # a was started, and b is not to hear of it
+    wait_until(lambda: cluster.ranks_on("a"), 15, "a was told to start")
+    assert not cluster.ranks_on("b"), "b was not"
     wait_until(lambda: not cluster.ranks_on("a"), 60, "nothing runs on a")
+    cluster.lab.mend()
     wait_until(lambda: not cluster.living(), 30, "and all say so")
     reasons = {run["id"]: run["reason"] for run in cluster.runs()}
     assert len(reasons) == 2
     assert all("the encamp that launched it was lost" in reason for reason in reasons.values())
     assert cluster.runs_nowhere()
 
-    again = cluster.camp.run("restart", runs[0]["id"], "--json").json
+    again = cluster.camp.run("restart", next(iter(reasons)), "--json").json
     assert (again["attempt"], again["hosts"]) == (2, ["a", "b"])
 
 

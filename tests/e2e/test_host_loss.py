@@ -63,7 +63,7 @@ def test_a_reboot_while_it_is_started(cluster: Cluster, stage: str, reason: str)
     cluster.add("a")
     b = cluster.add("b")
     words = ("launch", cluster.profile("forever"), "--on", "a,b")
-    with cluster.frozen_at(stage, *words, count=2) as launch:
+    with cluster.frozen_at(f"{stage},{stage}", *words) as launch:
         b.reboot()
         launch.send_signal(signal.SIGCONT)
         _, errors = launch.communicate(timeout=60)
@@ -125,7 +125,7 @@ def test_power_lost_in_silence_while_it_is_started(cluster: Cluster, stage: str)
     cluster.add("a")
     b = cluster.add("b")
     words = ("launch", cluster.profile("forever"), "--on", "a,b")
-    with cluster.frozen_at(stage, *words, count=2) as launch:
+    with cluster.frozen_at(f"{stage},{stage}", *words) as launch:
         b.power_cut()
         launch.send_signal(signal.SIGCONT)
         _, errors = launch.communicate(timeout=150)
