@@ -7,6 +7,7 @@ from pathlib import Path
 
 from driving import Driver, driving
 from feed import FakeHost, Feed, cpu_demo, ranks, small
+from waiting import eventually
 
 from agent import wire
 from tui.fleet.store import Link
@@ -246,6 +247,25 @@ async def test_a_range_grows_visibly_and_never_shrinks(tmp_path: Path) -> None:
         await reports(320, "nan")
         assert "loss nan" in driver.text
         assert {tone for text, tone in loss._title(60) if "nan" in text} == {"trouble"}
+
+
+async def test_the_curves_begin_where_the_run_did_and_not_where_we_came(tmp_path: Path) -> None:
+    feed = small()
+    run = feed.store.hosts["vast-a"].runs["gpt-0412"]
+    run.progress.clear()
+    run.progress_rank = None
+    async with driving(feed, tmp_path) as driver:
+        session = driver.app.fleet.session("vast-a")
+        session.past = [{"time": step, "step": step, "loss": 9.0 / step} for step in range(1, 30)]
+        driver.app.show_run("gpt-0412")
+        await driver.sees("0–10")
+        assert len(run.progress) == 29
+        await driver.refresh()
+        assert session.recalled == 1
+        hello = feed.store.hosts["vast-a"].hello
+        assert hello is not None
+        feed.store.apply("vast-a", dataclasses.replace(hello, time=1.0))
+        await eventually(lambda: session.recalled == 2)
 
 
 async def test_a_script_that_reports_nothing_has_its_pace_drawn(tmp_path: Path) -> None:

@@ -185,6 +185,24 @@ def test_the_lowest_rank_that_reports_is_the_one_for_the_graphs(store: Store, vi
     assert len(shown.progress) == PROGRESS_RECORDS
 
 
+def test_what_was_reported_before_comes_before_what_has_come(store: Store, view: HostView) -> None:
+    def records(*times: int) -> tuple[wire.Record, ...]:
+        return tuple({"time": time, "step": time} for time in times)
+
+    def steps() -> list[wire.Scalar]:
+        return [record["step"] for record in view.runs["r"].progress]
+
+    store.apply("box", run())
+    store.apply("box", wire.Progress("r", 1, 0, records(8, 9)))
+    store.put_history("box", wire.Progress("r", 1, 0, records(1, 4, 8)))
+    assert steps() == [1, 4, 8, 9]
+    for other in (wire.Progress("r", 2, 0, records(7)), wire.Progress("r", 1, 1, records(7))):
+        store.put_history("box", other)
+    store.put_history("box", wire.Progress("r", 1, 0, ()))
+    store.put_history("elsewhere", wire.Progress("r", 1, 0, records(7)))
+    assert steps() == [1, 4, 8, 9]
+
+
 def test_events_are_kept(store: Store, view: HostView) -> None:
     store.apply("box", wire.Event("r", 1, 1.0, "launched", "me", "text"))  # of a run not known: dropped
     store.apply("box", run())

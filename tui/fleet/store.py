@@ -7,6 +7,7 @@ Sessions write into it through `Store.apply` and `Store.set_link`; screens only 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from agent import wire
 
@@ -217,6 +218,24 @@ class Store:
         run.pace.append(message.time, 1 / max(seconds) if seconds else None)
         run.revision += 1
 
+    def put_history(self, name: str, history: wire.Progress) -> None:
+        """Put a rank's records from before this viewer came before those that it sent since.
+
+        Another attempt's are ignored, and those of a rank while a lower one reports.
+        """
+        view = self.hosts.get(name)
+        run = view.runs.get(history.run) if view is not None else None
+        if view is None or run is None or run.info.attempt != history.attempt or not history.records:
+            return
+        if run.progress_rank is not None and run.progress_rank < history.rank:
+            return
+        newer = [] if run.progress_rank != history.rank else _after(history.records[-1], run.progress)
+        run.progress_rank = history.rank
+        run.progress.clear()
+        run.progress.extend([*history.records, *newer])
+        run.revision += 1
+        self._touch(view)
+
     def _apply_progress(self, view: HostView, message: wire.Progress) -> None:
         run = view.runs.get(message.run)
         if run is None or run.info.attempt != message.attempt or not message.records:
@@ -230,3 +249,14 @@ class Store:
         if message.rank == run.progress_rank:
             run.progress.extend(message.records)
         run.revision += 1
+
+
+def _after(last: wire.Record, records: Iterable[wire.Record]) -> list[wire.Record]:
+    """The records that were written after `last`, by the clock of who wrote them."""
+    end = _time(last)
+    return [record for record in records if _time(record) > end]
+
+
+def _time(record: wire.Record) -> float:
+    time = record.get("time")
+    return float(time) if isinstance(time, int | float) else 0.0

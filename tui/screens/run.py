@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
@@ -14,7 +14,9 @@ from textual.widget import Widget
 from .. import facts as host_facts_of
 from .. import formatting as fmt
 from .. import run_facts
-from ..fleet.store import RunView
+from ..fleet import progress_history
+from ..fleet.errors import EncampError
+from ..fleet.store import Link, RunView
 from ..widgets.graph import Curve, Graph
 from ..widgets.lines import Lines
 from ..widgets.log_pane import LogPane
@@ -84,6 +86,8 @@ class RunScreen(BaseScreen):
         self._attempt: int | None = None
         self._chosen_for_user: int | None = None
         self._bound_for: object = None
+        self._recalled: object = None
+        """For which connection and attempt the run's past was asked for."""
 
     def body(self) -> ComposeResult:
         """Banner, curves, ranks, log."""
@@ -159,10 +163,29 @@ class RunScreen(BaseScreen):
         self.ranks.show(run, now)
         self._select(run)
         self._show_log()
+        self._recall_progress(run)
         bound = (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
         if bound != self._bound_for:
             self._bound_for = bound
             self.refresh_bindings()
+
+    def _recall_progress(self, run: RunView) -> None:
+        """Have the curves filled with what was reported before we looked, once for each connection."""
+        host = run.host
+        if host.link is not Link.LIVE or not run.ranks:
+            return
+        wanted = (host.hello, run.attempt)
+        if wanted != self._recalled:
+            self._recalled = wanted
+            self._recall(host.name, run.attempt, min(run.ranks))
+
+    @work(exclusive=True, group="progress", exit_on_error=False)
+    async def _recall(self, host: str, attempt: int, rank: int) -> None:
+        try:
+            session = self.encamp.fleet.session(host)
+            await progress_history.recall(session, self.run_id, attempt, rank)
+        except EncampError:
+            pass  # the curves begin with what comes; a lost host is asked again when it is back
 
     def _say_unknown(self) -> None:
         waiting = [host.name for host in self.store.hosts.values() if not host.ready]
