@@ -183,7 +183,7 @@ def torchrun_env(plan: Plan) -> Dict[str, str]:
 TORCHRUN = Launcher("torchrun", torchrun_argv, torchrun_env)
 
 LAUNCHERS = {
-    **dict.fromkeys(("ddp", "fsdp", "hsdp", "tp", "fsdp+tp"), TORCHRUN),
+    **dict.fromkeys(("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp"), TORCHRUN),
     "dp": TORCHRUN._replace(one_process=True),
 }
 """Strategy -> how its ranks are started."""

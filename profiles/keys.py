@@ -61,7 +61,7 @@ class Key:
         return None
 
 
-STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "dp")
+STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "dp")
 """How the ranks share the work."""
 
 TASKS = ("gpt",)
@@ -89,6 +89,7 @@ TRAIN_KEYS: tuple[Key, ...] = (
     Key("reshard_after_forward", str, choices=("auto", "yes", "no")),
     Key("shard_ranks", int, 2, LARGEST),
     Key("tensor_parallel", int, 2, LARGEST),
+    Key("pipeline_schedule", str, choices=("gpipe", "1f1b", "interleaved")),
     Key("data_dir", str),
     Key("workers", int, 0, 256),
     Key("device", str, choices=("auto", "cpu", "cuda")),

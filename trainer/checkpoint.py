@@ -76,7 +76,9 @@ class Checkpoints:
         state, groups = _state(strategy)
         saved, failures = self.places.attempt(lambda: _names_and_sizes(path))
         self._refuse_unreadable(path, failures)
-        _, failures = self.places.attempt(lambda: _compare(state["model"], saved or {}, path))
+        _, failures = self.places.attempt(
+            lambda: _compare(state["model"], saved or {}, path, strategy.elsewhere)
+        )
         if failures:
             raise CheckpointError(next(iter(failures.values())))
         _, failures = self.places.attempt(lambda: self._read(state, path))
@@ -200,8 +202,11 @@ def _names_and_sizes(path: Path) -> dict[str, Any]:
     return found
 
 
-def _compare(model: dict[str, Any], saved: dict[str, Any], path: Path) -> None:
-    """Raise CheckpointError with the first parameter that differs between the model and the checkpoint."""
+def _compare(model: dict[str, Any], saved: dict[str, Any], path: Path, elsewhere: frozenset[str]) -> None:
+    """Raise CheckpointError with the first parameter that differs between the model and the checkpoint.
+
+    `elsewhere` are those that other ranks compare.
+    """
     stored = {key.removeprefix("model."): value for key, value in saved.items() if key.startswith("model.")}
     other = f"{path} is a checkpoint of another model"
     for name, value in model.items():
@@ -210,6 +215,6 @@ def _compare(model: dict[str, Any], saved: dict[str, Any], path: Path) -> None:
         there = tuple(getattr(stored[name], "size", ()))
         if isinstance(value, torch.Tensor) and there != tuple(value.shape):
             raise CheckpointError(f"{other}: {name} is {there} there and {tuple(value.shape)} here")
-    surplus = [name for name in stored if name not in model]
+    surplus = [name for name in stored if name not in model and name not in elsewhere]
     if surplus:
         raise CheckpointError(f"{other}: it has {surplus[0]}, which this model lacks")

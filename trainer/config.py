@@ -101,6 +101,12 @@ class Config:
     tensor_parallel: int | None = option(
         None, "fsdp+tp: ranks that share each layer; default: 2", kind=int, low=2, high=LARGEST
     )
+    pipeline_schedule: str = option(
+        "1f1b",
+        "pp: gpipe, 1f1b (keeps fewer activations) or interleaved (two stages a rank: less waiting)",
+        kind=str,
+        choices=("gpipe", "1f1b", "interleaved"),
+    )
     data_dir: str = option(
         "", "folder with the task's data; gpt without one reads Python's own sources", kind=str
     )

@@ -9,7 +9,8 @@ A job is a Python file with three functions; it imports nothing of ours. `cfg` i
 The sum and the count are kept apart so that the mean over all micro-batches and ranks is exact when they hold
 different amounts. Optional, each with a default that suits an ordinary module:
 
-    forward(model, batch)       -> output; default: model(*batch[:-1]) for a tuple or list, else model(batch)
+    forward(model, batch)       -> output; default: model(*batch[:-1]) for a tuple or list, else model(batch),
+                                which is the only one that pipeline parallelism can cut
     build_optimizer(model, cfg) -> torch.optim.Optimizer; default: AdamW, decay on matrices only
     evaluate(output, batch)     -> {"name": (sum, count)}: what an evaluation reports beside the loss
     collate(samples)            -> batch; default: torch's default_collate

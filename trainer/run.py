@@ -64,7 +64,7 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     _agree("number of samples in the dataset", length, world)
     held_out = _held_out(task, cfg, world, layout, progress)
     torch.manual_seed(cfg.seed)
-    strategy = kind(task, cfg, world, plan.accumulation)
+    strategy = kind(task, cfg, world, plan.accumulation, dataset)
     _introduce(cfg, plan, world, strategy, progress, length)
     checkpoints, start = _resume(cfg, world, strategy, progress, length)
     parts = Parts(
@@ -107,11 +107,10 @@ def _introduce(
 ) -> None:
     parameters = strategy.parameter_count
     ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
-    if str(strategy.layout):
-        ranks += f" ({strategy.layout})"
+    where = ", ".join(filter(None, (str(strategy.layout), world.device.type)))
     progress.say(
         f"{cfg.task}: {parameters / 1e6:.2f} M parameters, {length:,} samples; {cfg.strategy} on {ranks} "
-        f"({world.device.type}), {cfg.precision}, batch {plan}"
+        f"({where}), {cfg.precision}, batch {plan}"
     )
     if length < plan.global_batch:
         progress.say(

@@ -110,6 +110,14 @@ def test_auto_is_a_rank_a_gpu_or_a_core(
     assert command.env["OMP_NUM_THREADS"] == str(max(1, cores // ranks))
 
 
+def test_dp_is_one_process_that_uses_all_gpus(home: str, project: Path) -> None:
+    command = resolve(home, spec(strategy="dp", nproc_per_node=0), gpus=4)
+    assert (command.nproc_per_node, command.world_size, command.gpus) == (1, 1, (0, 1, 2, 3))
+    some = spec(strategy="dp", nproc_per_node=0, env={"CUDA_VISIBLE_DEVICES": "1,3"})
+    assert resolve(home, some, gpus=4).gpus == (1, 3)
+    assert resolve(home, spec(strategy="fsdp", nproc_per_node=0), gpus=4).nproc_per_node == 4
+
+
 def test_code_comes_before_the_user_s_own_path(home: str, project: Path) -> None:
     Path(paths.code_dir(home, SHA)).mkdir(parents=True)
     given = spec(target_kind="task", target="trainer", code=(wire.CodeRef(SHA, "trainer"),))

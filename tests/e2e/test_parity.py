@@ -31,9 +31,10 @@ WAYS = [
     ("fsdp+tp", 4, ()),
     ("dp", 1, ()),
 ]
+PIPELINES = [("gpipe", 2), ("1f1b", 4), ("interleaved", 2)]
 CHAIN = [
-    ("ddp", 1), ("fsdp", 2), ("tp", 4), ("hsdp", 4), ("ddp", 2), ("fsdp+tp", 4), ("fsdp", 1), ("tp", 2),
-    ("dp", 1), ("fsdp", 4), ("fsdp+tp", 4), ("hsdp", 4), ("ddp", 4),
+    ("ddp", 1), ("fsdp", 2), ("pp", 4), ("tp", 4), ("hsdp", 4), ("ddp", 2), ("fsdp+tp", 4), ("fsdp", 1),
+    ("tp", 2), ("dp", 1), ("fsdp", 4), ("fsdp+tp", 4), ("pp", 2), ("hsdp", 4), ("ddp", 4),
 ]  # fmt: skip
 BATCHES = {
     "one micro-batch": (("--global-batch", "12", "--micro-batch", "12"), 12),
@@ -105,11 +106,21 @@ def test_the_losses_are_those_of_one_process(
     assert len(evaluated) == 2 and all(0 <= share <= 1 for share in evaluated)
 
 
+@pytest.mark.parametrize(("schedule", "ranks"), PIPELINES)
+def test_the_losses_of_a_pipeline_are_those_of_one_process(schedule: str, ranks: int, tmp_path: Path) -> None:
+    batches = ("--global-batch", "12", "--micro-batch", "3", "--grad-clip", "0.3")
+    options = ("--task", job("stack"), *QUICK, *batches)
+    more = ("--strategy", "pp", "--pipeline-schedule", schedule, "--eval-every", "7")
+    curves = together(ranks, train, ranks, tmp_path, (*options, *more))
+    assert worst(curves[0], reference(job("stack"), *options, global_batch=12)) < 2e-4
+    assert all(curve == curves[0] for curve in curves)
+
+
 def test_each_goes_on_from_the_checkpoint_of_any_other(tmp_path: Path) -> None:
     """Two steps under each strategy in turn, on 1, 2 and 4 ranks: together the curve of one process."""
     every = 2
     options = ("--task", job("stack"), "--steps", str(every * len(CHAIN)), "--warmup-steps", "3")
-    options += ("--learning-rate", "0.01", "--log-every", "1", "--global-batch", "12", "--micro-batch", "4")
+    options += ("--learning-rate", "0.01", "--log-every", "1", "--global-batch", "12", "--micro-batch", "3")
     expected = reference(job("stack"), *options, global_batch=12)
     run: dict[int, float] = {}
     for strategy, ranks in CHAIN:

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 PADDING = -100
-LENGTH, WIDTH, LAYERS = 6, 8, 2
+LENGTH, WIDTH, LAYERS = 6, 8, 4
 
 TP_PLAN = {"layers.*.up": "colwise", "layers.*.down": "rowwise", "embedding": "rowwise"}
 

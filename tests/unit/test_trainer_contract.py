@@ -114,7 +114,7 @@ def test_jobs_that_do_not_exist(tmp_path: Path) -> None:
 
 
 def test_strategies_that_do_not_exist() -> None:
-    with pytest.raises(UsageError, match=r"--strategy dpp: no such strategy; did you mean dp or ddp\?"):
-        strategies.find("dpp")
+    with pytest.raises(UsageError, match=r"--strategy DDP: no such strategy; did you mean ddp or"):
+        strategies.find("DDP")
     with pytest.raises(UsageError, match="there are ddp"):
         strategies.find("horses")

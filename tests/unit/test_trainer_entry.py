@@ -63,9 +63,8 @@ def test_faults_of_the_options_are_one_line(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.usefixtures("train")
 def test_faults_found_later_are_one_line_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["--task", "gtp"]) == "trainer: error: --task gtp: no such task; did you mean gpt?"
-    assert (
-        main(["--strategy", "dpp"]) == "trainer: error: --strategy dpp: no such strategy; did you mean dp or ddp?"
-    )
+    said = main(["--strategy", "fsdpp"])
+    assert said == "trainer: error: --strategy fsdpp: no such strategy; did you mean fsdp or fsdp+tp or hsdp?"
     monkeypatch.setenv("RANK", "0")
     assert main([]) == (
         "trainer: error: RANK in the environment but not LOCAL_RANK, WORLD_SIZE: start it with torchrun"

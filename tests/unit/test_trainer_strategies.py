@@ -82,6 +82,7 @@ def test_a_copy_is_on_one_host_unless_told_otherwise() -> None:
         ("fsdp+tp", 2, (), "needs two groups or more of 2 ranks that share layers; use tp for one group"),
         ("fsdp+tp", 6, ("--tensor-parallel", "4"), "needs two groups or more of 4 ranks"),
         ("fsdp+tp", 12, ("--tensor-parallel", "5"), "--tensor-parallel can be 2 or 3 or 4 or 6"),
+        ("pp", 1, (), "and this is one rank: use ddp"),
         ("dp", 2, (), "one process for all GPUs of a host, and there are 2 ranks: start one"),
     ],
 )
@@ -112,6 +113,10 @@ def test_dp_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (("--strategy", "fsdp", "--shard-ranks", "2"), "--shard-ranks means nothing under --strategy fsdp"),
         (("--strategy", "tp", "--tensor-parallel", "2"), "only under fsdp+tp: leave it out"),
+        (
+            ("--pipeline-schedule", "gpipe"),
+            "--pipeline-schedule means nothing under --strategy ddp, only under",
+        ),
     ],
 )
 def test_options_that_mean_nothing_to_a_strategy(options: tuple[str, ...], said: str) -> None:
@@ -247,6 +252,70 @@ def test_a_star_in_a_plan_is_one_word() -> None:
     assert list(matched(model, task)) == ["layers.0"]
 
 
+@pytest.mark.parametrize(
+    ("more", "options", "accumulation", "said"),
+    [
+        ("", (), 1, "on 2 ranks needs 2 micro-batches a step or more, and there are 1: raise --accumulation"),
+        (
+            "",
+            ("--pipeline-schedule", "interleaved"),
+            3,
+            "takes a multiple of 2 micro-batches a step, and not 3",
+        ),
+        (
+            "",
+            ("--global-batch", "10", "--micro-batch", "3"),
+            4,
+            "a global batch of 10 is not a multiple of 3",
+        ),
+        ("def forward(model, batch): return model(batch[0])", (), 2, "so the job cannot have one"),
+    ],
+)
+def test_batches_and_jobs_that_do_not_go_through_a_pipeline(
+    tmp_path: Path, more: str, options: tuple[str, ...], accumulation: int, said: str
+) -> None:
+    path = write(tmp_path, TWO.format(tie="") + more)
+    cfg = parse(["--strategy", "pp", *options])
+    with pytest.raises((UsageError, JobError)) as caught:
+        strategies.find("pp")(contract.load(path), cfg, world(2), accumulation)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tie", "output", "count", "said"),
+    [
+        ("", "x", 3, "its model has 2 blocks, too few for 3 stages; start fewer ranks"),
+        (
+            "self.last.weight = self.first.weight",
+            "x",
+            2,
+            "first.weight and last.weight are one tensor, which",
+        ),
+        ("", "{'x': x}", 2, "needs a model that returns one tensor, and this one returns a dict"),
+        ("", "self.first(x)", 2, "first.weight is used in stages 0 and 1 of the pipeline, and is on one"),
+        ("", "x + y", 2, "stage 1 of the pipeline uses the input 'y' of the model"),
+    ],
+)
+def test_models_that_cannot_be_cut(tmp_path: Path, tie: str, output: str, count: int, said: str) -> None:
+    from trainer.strategies.stages import cut
+
+    text = (
+        TWO.format(tie=tie).replace("return x\n", f"return {output}\n").replace("(self, x)", "(self, x, y)")
+    )
+    task = contract.load(write(tmp_path, text))
+    with pytest.raises(JobError) as caught:
+        cut(task.build_model(None), (torch.ones(3, 4), torch.ones(3, 4)), count, task)
+    assert said in str(caught.value)
+
+
+def test_a_pipeline_feeds_tensors() -> None:
+    from trainer.strategies.pp import model_inputs
+
+    task = contract.load(job("ragged"))
+    with pytest.raises(JobError, match="feeds the model tensors only, and a batch has a dict"):
+        model_inputs({"x": torch.ones(2)}, task)
+
+
 # --- among ranks -------------------------------------------------------------------------------------------
 
 
@@ -356,3 +425,26 @@ def test_a_copy_over_hosts_needs_a_folder_that_they_share(tmp_path: Path, strate
     for ranks, said in together(2, keep, tmp_path, strategy, 1):
         assert ranks == [0, 1]
         assert said.startswith(f"--strategy {strategy} spreads the model over the hosts")
+
+
+DROPPED = TWO.format(tie="self.drop = nn.Dropout(0.5)").replace("x = layer(x)", "x = self.drop(layer(x))")
+
+
+def evaluated(rank: int, path: str) -> tuple[float, float, float]:
+    """The loss twice through the pipeline, and of the whole model on one rank."""
+    task = contract.load(path)
+    dataset = task.build_dataset(None, "valid")
+    cfg = parse(["--task", path, "--strategy", "pp", "--micro-batch", "4", "--eval-every", "1"])
+    torch.manual_seed(0)
+    built = strategies.find("pp")(task, cfg, world(2, rank), 2, dataset)
+    torch.manual_seed(0)
+    whole = task.build_model(cfg).eval()
+    batch = torch.utils.data.default_collate(dataset[:4])
+    with torch.no_grad():
+        first, second = (built.evaluate(batch)["loss"][0] for _ in range(2))
+        return first, second, float(task.loss(whole(batch[0]), batch)[0])
+
+
+def test_nothing_is_dropped_when_a_pipeline_evaluates(tmp_path: Path) -> None:
+    for first, second, alone in together(2, evaluated, write(tmp_path, DROPPED)):
+        assert first == second == pytest.approx(alone)

@@ -28,6 +28,7 @@ STRATEGIES = {
     "hsdp": Entry("fsdp", "HsdpStrategy", (2, 6)),
     "tp": Entry("tp", "TpStrategy", (2, 6)),
     "fsdp+tp": Entry("tp", "FsdpTpStrategy", (2, 6)),
+    "pp": Entry("pp", "PpStrategy", (2, 7)),
     "dp": Entry("dp", "DpStrategy"),
 }
 
@@ -35,6 +36,7 @@ OPTIONS = {
     "reshard_after_forward": ("fsdp", "hsdp", "fsdp+tp"),
     "shard_ranks": ("hsdp",),
     "tensor_parallel": ("fsdp+tp",),
+    "pipeline_schedule": ("pp",),
 }
 """Options that mean something to some strategies only."""
 
@@ -44,7 +46,7 @@ def find(name: str) -> type[Strategy]:
     import torch
 
     if name not in STRATEGIES:
-        close = difflib.get_close_matches(name, STRATEGIES, n=3, cutoff=0.65)
+        close = difflib.get_close_matches(name.lower(), STRATEGIES, n=3, cutoff=0.65)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(STRATEGIES)}"
         raise UsageError(f"--strategy {name}: no such strategy; {hint}")
     entry = STRATEGIES[name]

@@ -35,11 +35,16 @@ class Strategy(ABC):
     parameter_count: int
     """Numbers in all parameters of the whole model."""
 
-    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
+    elsewhere: frozenset[str] = frozenset()
+    """Names in the whole model's state of what other ranks hold and this one has no part of."""
+
+    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int, dataset: Any = ()) -> None:
+        """`dataset` is that of the training, for strategies that need to see a batch before they start."""
         self.task = task
         self.cfg = cfg
         self.world = world
         self.layout = self.divide(cfg, world)
+        self.dataset = dataset
         self.accumulation = accumulation
         self._loss_checked = False
 

@@ -19,8 +19,8 @@ from .base import Strategy
 class DdpStrategy(Strategy):
     """torch's DistributedDataParallel. On one rank there is nobody to talk to, and the model runs bare."""
 
-    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
-        super().__init__(task, cfg, world, accumulation)
+    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int, dataset: Any = ()) -> None:
+        super().__init__(task, cfg, world, accumulation, dataset)
         self.model = self.build_model().to(world.device)
         self.optimizer = self.build_optimizer(self.model)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]

@@ -36,8 +36,8 @@ class DpStrategy(DdpStrategy):
         """See `Strategy`."""
         return one_process(cfg, world)
 
-    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
-        super().__init__(task, cfg, world, accumulation)
+    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int, dataset: Any = ()) -> None:
+        super().__init__(task, cfg, world, accumulation, dataset)
         self.divided: Any = Divided(self)
         if world.device.type == "cuda":
             self.divided = nn.DataParallel(self.divided)

@@ -28,14 +28,11 @@ class Layout:
 
     def __str__(self) -> str:
         """`2 copies x 4 shards`, or nothing where the name of the strategy says it all."""
-        words = []
         if self.replicas > 1:
-            words.append(f"{self.replicas} copies x {self.data // self.replicas} shards")
-        elif self.tensor > 1 and self.data > 1:
-            words.append(f"{self.data} shards x {self.tensor} in a layer")
-        elif self.stages > 1:
-            words.append(f"{self.data} x {self.stages} stages" if self.data > 1 else f"{self.stages} stages")
-        return ", ".join(words)
+            return f"{self.replicas} copies x {self.data // self.replicas} shards"
+        if self.tensor > 1 and self.data > 1:
+            return f"{self.data} shards x {self.tensor} in a layer"
+        return f"{self.stages} stages" if self.stages > 1 else ""
 
 
 def data_parallel(_cfg: Config, world: World) -> Layout:
@@ -83,6 +80,14 @@ def shards_of_shared_layers(cfg: Config, world: World) -> Layout:
         )
     group = world.rank // tensor
     return Layout(data=world.size // tensor, data_rank=group, tensor=tensor, draw=group)
+
+
+def stages(cfg: Config, world: World) -> Layout:
+    """Each rank holds layers of its own, and all work on the same samples. Raises UsageError."""
+    if world.size == 1:
+        raise UsageError("--strategy pp spreads the layers over the ranks, and this is one rank: use ddp")
+    per_rank = 2 if cfg.pipeline_schedule == "interleaved" else 1
+    return Layout(data=1, data_rank=0, stages=world.size * per_rank, draw=world.rank)
 
 
 def _count(ranks: int) -> str:

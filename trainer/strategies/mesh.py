@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -15,19 +14,18 @@ from ..config import Config
 from ..contract import Task
 from ..world import World
 from .agreement import SharedBuffers, same_weights
-from .base import Strategy
 from .gradients import Gradients
+from .message import MessageStrategy
 
 
-class MeshStrategy(Strategy):
+class MeshStrategy(MessageStrategy):
     """A model whose parameters are DTensors, all or some.
 
     Gradients of ranks with samples of their own arrive as their mean, in the last backward pass of a step.
-    One message of a few numbers follows, with what all ranks have to know about the step and its norm.
     """
 
-    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int) -> None:
-        super().__init__(task, cfg, world, accumulation)
+    def __init__(self, task: Task, cfg: Config, world: World, accumulation: int, dataset: Any = ()) -> None:
+        super().__init__(task, cfg, world, accumulation, dataset)
         # Built where the job builds it: on a GPU there need only ever be room for a part of it.
         self.model = self.build_model()
         same_weights(self.model)
@@ -37,7 +35,6 @@ class MeshStrategy(Strategy):
         self.optimizer = self.build_optimizer(self.model)
         self.gradients = Gradients(self.model.parameters(), world.size)
         self.buffers = SharedBuffers(self.model)
-        self.squared_norm = torch.zeros((), device=world.device)
 
     @abstractmethod
     def spread(self) -> None:
@@ -54,11 +51,6 @@ class MeshStrategy(Strategy):
         names, sizes = zip(*axes, strict=True)
         return init_device_mesh(self.world.device.type, sizes, mesh_dim_names=names)
 
-    @property
-    def replica_ranks(self) -> frozenset[int]:
-        """See `Strategy`. All of them together."""
-        return frozenset(range(self.world.size))
-
     def accumulate(self, batches: Iterable[Any], asked: torch.Tensor) -> torch.Tensor:
         """See `Strategy`."""
         totals = torch.zeros(3, device=self.world.device)
@@ -68,30 +60,8 @@ class MeshStrategy(Strategy):
             loss.backward()
             totals[:2] += torch.stack([loss.detach().float(), count])
         totals[2] = asked
-        own_loss = totals[:1].clone()
         self.buffers.follow()
-        # Ranks that share layers have the same loss and count, and are counted once.
-        alike = self.world.size // self.layout.data
-        numbers = torch.cat([totals / alike, self.gradients.squared_norm(self.world.device)])
-        dist.all_reduce(numbers)
-        self.squared_norm = numbers[3]
-        return torch.cat([numbers[:3], own_loss])
-
-    def finish_gradients(self, count: torch.Tensor) -> torch.Tensor:
-        """See `Strategy`."""
-        share = self.layout.data / count
-        norm = self.squared_norm.sqrt() * share
-        if self.cfg.grad_clip > 0:
-            share = share * torch.clamp(self.cfg.grad_clip / (norm + 1e-6), max=1.0)
-        self.gradients.scale(share)
-        return norm
-
-    def apply(self, skip: torch.Tensor | None) -> None:
-        """See `Strategy`."""
-        if skip is not None:
-            self.optimizer.found_inf = skip
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        return self.tell(totals)
 
     def evaluate(self, batch: Any) -> dict[str, tuple[Any, Any]]:
         """See `Strategy`."""
