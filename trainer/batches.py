@@ -31,11 +31,14 @@ class BatchPlan:
     ranks: int
 
     @classmethod
-    def derive(cls, cfg: Config, ranks: int) -> BatchPlan:
-        """Fill in what the options leave open. Raises UsageError when they contradict each other."""
+    def derive(cls, cfg: Config, ranks: int, stages: int = 1) -> BatchPlan:
+        """Fill in what the options leave open. Raises UsageError when they contradict each other.
+
+        `ranks` are those with samples of their own; a pipeline of `stages` needs as many micro-batches.
+        """
         micro = cfg.micro_batch
         if cfg.global_batch is None:
-            accumulation = cfg.accumulation or 1
+            accumulation = cfg.accumulation or stages
             return cls(
                 global_batch=micro * accumulation * ranks,
                 micro_batch=micro,

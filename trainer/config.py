@@ -51,7 +51,7 @@ class Config:
     micro_batch: int = option(8, "samples that a rank takes at a time", kind=int, low=1, high=LARGEST)
     accumulation: int | None = option(
         None,
-        "micro-batches in a step; default: as many as the global batch needs, else 1",
+        "micro-batches in a step; default: as many as the global batch needs, else 1 (pp: one a stage)",
         kind=int,
         low=1,
         high=LARGEST,

@@ -57,7 +57,7 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     precision.check(cfg.precision, world.device)
     kind = strategies.find(cfg.strategy)
     layout = kind.divide(cfg, world)
-    plan = BatchPlan.derive(cfg, layout.data)
+    plan = BatchPlan.derive(cfg, layout.data, layout.stages)
     dataset = task.build_dataset(cfg, "train")
     length = check_dataset(dataset, task, "train")
     # Else they would miss samples and repeat others.

@@ -86,6 +86,12 @@ def test_what_the_options_leave_open_is_derived(
     assert max(sizes) <= derived.micro_batch
 
 
+def test_a_pipeline_gets_a_micro_batch_for_each_stage_unless_told_otherwise() -> None:
+    assert BatchPlan.derive(Config(micro_batch=8), 1, 4).accumulation == 4
+    assert BatchPlan.derive(Config(micro_batch=8, accumulation=5), 1, 4).accumulation == 5
+    assert BatchPlan.derive(Config(micro_batch=8, global_batch=64), 1, 4).accumulation == 8
+
+
 def test_batches_that_do_not_work_out_are_refused_with_what_would() -> None:
     with pytest.raises(
         UsageError, match=r"--global-batch 10 cannot be shared equally by 4 ranks: use 8 or 12"
