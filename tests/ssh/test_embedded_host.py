@@ -81,17 +81,21 @@ async def test_the_agent_and_all_that_it_started_end_with_the_host(client_home: 
 def test_processes_that_ignore_being_asked_are_killed(tmp_path: Path) -> None:
     path = os.environ["PATH"]
     stubborn = subprocess.Popen(
-        ["sh", "-c", "trap '' TERM; sleep 600 & wait"], env={"ENCAMP_HOME": f"{tmp_path}/x", "PATH": path}
+        ["sh", "-c", "trap '' TERM; echo deaf; sleep 600 & wait"],
+        env={"ENCAMP_HOME": f"{tmp_path}/x", "PATH": path},
+        stdout=subprocess.PIPE,
     )
     other = subprocess.Popen(["sleep", "600"], env={"ENCAMP_HOME": f"{tmp_path}-other", "PATH": path})
     try:
+        assert stubborn.stdout is not None
+        assert stubborn.stdout.readline() == b"deaf\n"
         end_processes_of(tmp_path, grace=0.2)
         assert stubborn.wait(5) == -9
         assert other.poll() is None
     finally:
         for process in (stubborn, other):
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 async def test_a_shell_on_a_terminal(client_home: Path) -> None:
