@@ -109,13 +109,13 @@ class Actions:
         with self._begin(run, begins=True):
             await in_thread(control.start, self._home, run, attempt)
 
-    async def abandon(self, run: str, attempt: int, rendezvous_id: str) -> None:
-        """Take back what was prepared, or stop it when it has begun. Raises RunError."""
+    async def abandon(self, run: str, attempt: int, rendezvous_id: str, actor: str = "") -> None:
+        """Take back what was prepared, or stop it when it has begun, for `actor`. Raises RunError."""
         await self._settled(run)
         with self._begin(run, begins=True):
             begun = await in_thread(control.abandon, self._home, run, attempt, rendezvous_id)
         if begun:
-            await self._stop(run, ABANDONED_BY, ABANDON_GRACE_SECONDS)
+            await self._stop(run, actor or ABANDONED_BY, ABANDON_GRACE_SECONDS)
 
     async def stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
         """Stop the current attempt and wait until it is gone; a restart that is under way is called off.

@@ -51,9 +51,10 @@ class OneAttempt:
 
 @dataclasses.dataclass(frozen=True)
 class Abandon(OneAttempt):
-    """An attempt; with a `rendezvous_id` only if that is its own."""
+    """An attempt; with a `rendezvous_id` only if that is its own. `actor` is who does not want it."""
 
     rendezvous_id: str = ""
+    actor: str = ""
 
 
 async def plan(services: Services, viewer: Viewer, params: Plan) -> Result:
@@ -95,7 +96,7 @@ async def confirm(services: Services, viewer: Viewer, params: OneAttempt) -> Res
 async def abandon(services: Services, viewer: Viewer, params: Abandon) -> Result:
     """Take back what was prepared, stop what was started. There being nothing is no error."""
     del viewer
-    await services.actions.abandon(params.run, params.attempt, params.rendezvous_id)
+    await services.actions.abandon(params.run, params.attempt, params.rendezvous_id, params.actor)
     return {}
 
 

@@ -129,6 +129,15 @@ def test_abandoning_a_started_one_stops_it(pair: Pair) -> None:
     assert told.reason.startswith("stopped by encamp, as other hosts could not start")
 
 
+def test_who_abandons_a_started_one_is_named(pair: Pair) -> None:
+    pair.prepare(0, "say=up", "forever")
+    pair.ask("start", 0, run="run-a", attempt=1)
+    pair.viewers[0].until_log("run-a", "rank0", 3)
+    pair.ask("abandon", 0, run="run-a", attempt=1, actor="ann, who interrupted its start")
+    told = pair.viewers[0].until_run("run-a", "stopped")
+    assert told.reason.startswith("stopped by ann, who interrupted its start")
+
+
 def kill_daemon(host: AgentHost, viewer: Connection) -> None:
     pid = viewer.hello.pid
     os.kill(pid, signal.SIGKILL)

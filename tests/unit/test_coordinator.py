@@ -226,6 +226,7 @@ async def test_cancelled_it_waits_for_the_answer_and_takes_it_back() -> None:
     with pytest.raises(asyncio.CancelledError):
         await running
     assert a.asked == b.asked == ["prepare", "abandon"]
+    assert a.params["abandon"]["actor"] == "me, who interrupted its start"
 
 
 async def test_a_host_that_is_lost_while_ranks_start_does_not_keep_the_others(
@@ -335,6 +336,27 @@ async def test_stop_goes_to_all_that_can_be_asked_and_names_the_others() -> None
     complaint = group_stop.complaint("r-1", done)
     assert (list(done.hosts), list(done.failed), complaint.exit_code) == (["a"], ["b"], 3)
     assert "Its ranks there may go on" in complaint.message
+
+
+async def test_an_interrupted_stop_still_reaches_all() -> None:
+    a, b = pair(stop={"state": "stopped", "reaped": []})
+    a.tell()
+    b.tell()
+    ask, heard = b.request, asyncio.Event()
+
+    async def slow(method: str, params: dict[str, Any], timeout: float = 30) -> dict[str, Any]:
+        heard.set()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return await ask(method, params, timeout)
+
+    b.request = slow  # type: ignore[method-assign]
+    stopping = asyncio.create_task(stop([a, b]))
+    await heard.wait()
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert a.asked == b.asked == ["stop"]
 
 
 async def test_stop_ends_an_older_attempt_on_a_host_that_was_left_out() -> None:

@@ -97,17 +97,24 @@ class Bringup:
             await self._round(self._confirm)
             await group_watch.started(self._sessions, self._order.spec.run, self._order.attempt)
         except (EncampError, asyncio.CancelledError) as error:
-            left = await self.undo()
+            interrupted = isinstance(error, asyncio.CancelledError)
+            left = await self.undo(f"{self._order.actor}, who interrupted its start" if interrupted else "")
             if left and isinstance(error, EncampError):
                 error.hint = f"{error.hint}\n  {left}".strip()
             raise
         return plans
 
-    async def undo(self) -> str:
-        """Take back what was begun; returns what is to be said of hosts that could not be told, if any."""
-        taken = await everywhere(
-            [session for session in self._sessions if session.name in self._begun], self._abandon
-        )
+    async def undo(self, actor: str = "") -> str:
+        """Take back what was begun; returns what is to be said of hosts that could not be told, if any.
+
+        `actor` is who does not want it any more; without one, a host was not able to.
+        """
+
+        async def abandon(session: Session) -> None:
+            await self._abandon(session, actor)
+
+        begun = [session for session in self._sessions if session.name in self._begun]
+        taken = await everywhere(begun, abandon)
         if not taken.failed:
             return ""
         return (
@@ -169,9 +176,9 @@ class Bringup:
         except HostError:
             pass  # whether the host is still there is found out by watching it
 
-    async def _abandon(self, session: Session) -> None:
+    async def _abandon(self, session: Session, actor: str) -> None:
         # One that was asked and did not answer may have an attempt of somebody else's by that number.
-        mine = {**self._which(), "rendezvous_id": self._order.rendezvous_id}
+        mine = {**self._which(), "rendezvous_id": self._order.rendezvous_id, "actor": actor}
         await again(session, "abandon", mine, UNDO_SECONDS)
         self._progress(session.name, "taken back")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,9 @@ from .errors import EncampError, HostError
 from .members import Forgotten, Member
 from .parallel import Progress, everywhere
 from .session import Session
+
+TELL_SECONDS = 1.0
+"""How long an interrupted stop goes on, so that all hosts hear of it: half a run is worse than none."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,7 @@ async def stop(
     """Stop the run on all members that can be asked, and on `others`, where an older attempt goes on.
 
     Returns once all of its processes are gone there. A host that has forgotten the run has nothing to stop.
+    Cancelled, it sees to it that all are told, and leaves the rest to them.
     """
 
     async def stop_one(session: Session) -> Stopped:
@@ -74,7 +79,14 @@ async def stop(
     for name, problem in failed.items():
         progress(name, f"cannot be asked: {problem.message}")
     reached = [member.session for member in members if member.session is not None and not member.problem]
-    outcome = await everywhere([*reached, *(other for other in others if other not in reached)], stop_one)
+    asked = [*reached, *(other for other in others if other not in reached)]
+    stopping = asyncio.ensure_future(everywhere(asked, stop_one))
+    try:
+        outcome = await asyncio.shield(stopping)
+    except asyncio.CancelledError:
+        await asyncio.wait([stopping], timeout=TELL_SECONDS)
+        stopping.cancel()
+        raise
     return StoppedEverywhere(outcome.done, {**failed, **outcome.failed})
 
 
