@@ -25,7 +25,7 @@ JOIN_BYTES = 64 * 1024
 
 LOOK_SECONDS = 0.1
 
-NOT_OURS = ("--user", "--target", "-t", "--prefix", "--root", "--python")
+NOT_OURS = ("--user", "--target", "--prefix", "--root", "--python")
 """Options of pip by which it would write somewhere else."""
 
 
@@ -104,12 +104,20 @@ def _check(setup: wire.EnvSetup) -> None:
         if package.lstrip().startswith("-"):
             raise RunError("bad-spec", f"{package!r} is no package", "options of pip belong into pip_args")
     for option in setup.pip_args:
-        if option.partition("=")[0] in NOT_OURS:
+        if _writes_elsewhere(option):
             raise RunError(
                 "bad-spec",
                 f"pip_args cannot have {option}: packages only go into the environment",
                 "leave it away",
             )
+
+
+def _writes_elsewhere(option: str) -> bool:
+    """Whether pip takes it as one of NOT_OURS: also by a beginning, and `-t` with its value behind it."""
+    word = option.partition("=")[0]
+    if not word.startswith("--"):
+        return word.startswith("-t")
+    return word != "--pre" and len(word) > len("--") and any(long.startswith(word) for long in NOT_OURS)
 
 
 def _follow(home: str, base: probe.Interpreter, wanted: Wanted) -> str:

@@ -308,7 +308,7 @@ def test_a_python_without_pip(tmp_path: Path, ask: Ask, monkeypatch: pytest.Monk
 
 
 def test_pip_writes_nowhere_else(one_host: AgentHost, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
-    for option in ("--user", "--target=/tmp/x", "-t", "--prefix", "--root=/"):
+    for option in ("--user", "--target=/tmp/x", "--targ=/x", "-t", "-t/x", "--prefix", "--pref", "--root=/"):
         assert ask("tinypkg", pip_args=(option,)).answer()["code"] == "bad-spec"
     assert ask("-e .").answer()["code"] == "bad-spec"
     monkeypatch.setenv("PIP_USER", "1")
