@@ -157,4 +157,4 @@ def wait_until_frozen(process: subprocess.Popen[bytes]) -> None:
 
 def said(camp: Camp, run: str, rank: int, text: str) -> None:
     """Wait until a rank has said something."""
-    wait_until(lambda: text in camp.run("logs", run, "--rank", str(rank)).out.decode(), 30, text)
+    wait_until(lambda: text in camp.run("logs", run, "--rank", str(rank)).out.decode(), 90, text)

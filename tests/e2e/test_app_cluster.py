@@ -1,4 +1,4 @@
-"""The app on real hosts: a run on two of them launched, watched, restarted and stopped by the keyboard."""
+"""The app on real hosts: a run on several of them launched, watched, restarted, stopped by the keyboard."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tui.fleet.prompts import NoPrompts
 from tui.fleet.store import Link, Store
 from tui.screens.run import RunScreen
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(400)]
 
 SECONDS = 90.0
 """What a launch on this machine may take: torch is imported by every rank."""
@@ -67,27 +67,55 @@ async def app_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         await fleet.close()
 
 
-async def test_a_run_on_two_hosts(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    cluster.add("h1")
-    cluster.add("h2")
+async def launch(driver: Pilots, cluster: Cluster, *names: str) -> None:
+    """Mark the hosts in the launch screen, and wait until every rank trains."""
     profiles = Path(cluster.camp.env["ENCAMP_CONFIG_DIR"]) / "profiles"
     profiles.mkdir(parents=True, exist_ok=True)
     (profiles / "aa-reduce.toml").write_text(Path(cluster.profile("forever")).read_text())
+    count = len(names)
+    await driver.pilot.press("n")
+    await driver.sees(f"{names[0]} would start 1 rank")
+    await driver.pilot.press("tab", *("down", "space") * (count - 1))
+    await driver.sees(f"{count} hosts would start 1 rank each and meet at {names[0]}")
+    driver.app.screen.query_one("#launch", Button).focus()
+    await driver.pilot.press("enter")
+    await eventually(lambda: isinstance(driver.app.screen, RunScreen), SECONDS, driver.text)
+    await driver.sees(f"{count} ranks · {' '.join(names)} · attempt 1")
+    for rank in range(count):
+        await driver.pilot.press(str(rank))
+        await driver.sees(f"rank {rank} of {count} counts {count}")
+
+
+async def stop(driver: Pilots, cluster: Cluster) -> None:
+    """Stop the run, and see that nothing of it is left."""
+    await driver.pilot.press("S")
+    await driver.type("stop")
+    await driver.sees("○ stopped")
+    await eventually(cluster.runs_nowhere, SECONDS)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_a_run_from_launch_to_stop(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    names = [f"h{number}" for number in range(1, count + 1)]
+    for name in names:
+        cluster.add(name)
     async with app_on(cluster, monkeypatch) as driver:
-        await driver.pilot.press("n")
-        await driver.sees("h1 would start 1 rank")
-        await driver.pilot.press("tab", "down", "space")
-        await driver.sees("2 hosts would start 1 rank each and meet at h1")
-        driver.app.screen.query_one("#launch", Button).focus()
-        await driver.pilot.press("enter")
-        await eventually(lambda: isinstance(driver.app.screen, RunScreen), SECONDS, driver.text)
-        await driver.sees("2 ranks · h1 h2 · attempt 1")
-        await driver.sees("rank 0 of 2 counts 2")
-        await driver.pilot.press("1")
-        await driver.sees("rank 1 of 2 counts 2")
-        await driver.told("runs: 2 ranks on h1 and h2.")
-        assert cluster.ranks_on("h1")
-        assert cluster.ranks_on("h2")
+        await launch(driver, cluster, *names)
+        await driver.told(f"{count} ranks on ")
+        assert all(cluster.ranks_on(name) for name in names)
+        await stop(driver, cluster)
+
+
+@pytest.mark.slow
+async def test_a_run_that_goes_on_without_a_lost_host(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.add("h1")
+    cluster.add("h2")
+    async with app_on(cluster, monkeypatch) as driver:
+        await launch(driver, cluster, "h1", "h2")
 
         await driver.pilot.press("r")
         await driver.type("restart")
@@ -107,7 +135,4 @@ async def test_a_run_on_two_hosts(cluster: Cluster, monkeypatch: pytest.MonkeyPa
         await driver.sees("▲ attempt 2")
 
         cluster.power_on("h2")
-        await driver.pilot.press("S")
-        await driver.type("stop")
-        await driver.sees("○ stopped")
-        await eventually(cluster.runs_nowhere, SECONDS)
+        await stop(driver, cluster)

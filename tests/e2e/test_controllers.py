@@ -10,11 +10,10 @@ from e2e.camp import Camp, Done
 from e2e.cluster import Cluster, wait_until_frozen
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_what_a_killed_controller_has_begun_ends_within_a_minute(cluster: Cluster) -> None:
     cluster.add("a")
     b = cluster.add("b")

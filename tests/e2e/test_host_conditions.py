@@ -9,7 +9,7 @@ import pytest
 from e2e.cluster import Cluster, said
 from lab.options import Cable
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 HOUR = 3600
 

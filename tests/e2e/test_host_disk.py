@@ -12,7 +12,7 @@ from e2e.cluster import Cluster, said
 from lab.host import LabHost
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 SHRINK = """
 for try in 1 2 3 4 5 6 7 8 9 10; do
@@ -85,6 +85,6 @@ def test_a_checkpoint_for_which_there_is_no_room_on_one_host(cluster: Cluster) -
     b.inside("mount", "-o", "remount,size=4g", "/root/.encamp")
     newest = kept[0].splitlines()[-1]
     newer = f"cd {checkpoints}; ls -d */complete.json | grep -v {newest} | cat"
-    wait_until(lambda: a.inside("sh", "-c", newer) == b.inside("sh", "-c", newer) != "", 30, "and later")
+    wait_until(lambda: a.inside("sh", "-c", newer) == b.inside("sh", "-c", newer) != "", 90, "and later")
     assert camp.run("stop", run, "--json").json["state"] == "stopped"
     assert cluster.runs_nowhere()

@@ -8,7 +8,7 @@ import pytest
 from e2e.cluster import Cluster, said
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def test_a_host_without_power_before_the_launch_and_after_it(cluster: Cluster) -> None:
@@ -119,7 +119,6 @@ def test_another_machine_at_the_address_of_a_host(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("stage", ["prepared", "started"])
 def test_power_lost_in_silence_while_it_is_started(cluster: Cluster, stage: str) -> None:
     cluster.add("a")

@@ -8,7 +8,7 @@ import pytest
 from e2e.cluster import Cluster
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def test_hosts_that_lose_each_other_while_we_see_both(cluster: Cluster) -> None:

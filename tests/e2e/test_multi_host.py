@@ -11,7 +11,7 @@ import pytest
 from e2e.cluster import Cluster, said
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def test_two_hosts_from_launch_to_stop(cluster: Cluster) -> None:
@@ -64,7 +64,6 @@ def test_three_hosts(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Cluster) -> None:
     camp = cluster.camp
     _, b, _ = (cluster.add(name) for name in "abc")
@@ -97,7 +96,6 @@ def test_a_host_that_is_gone_is_left_out_only_when_somebody_says_so(cluster: Clu
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_what_cannot_work_starts_nowhere(cluster: Cluster) -> None:
     a, b = cluster.add("a"), cluster.add("b")
     cluster.add("n", nat="gw")
@@ -132,7 +130,6 @@ def test_what_cannot_work_starts_nowhere(cluster: Cluster) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_interrupted_before_it_runs_it_leaves_nothing_that_runs(cluster: Cluster) -> None:
     cluster.add("a")
     cluster.add("b")
