@@ -49,6 +49,9 @@ MAX_DEPTH = 32
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}\Z")
 """Names of runs: safe as a folder's name, as a shell word and on the screen."""
 
+HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+"""What users call hosts: also part of commands that a message offers for pasting into a shell."""
+
 STREAM = re.compile(r"launcher\Z|rank(0|[1-9][0-9]{0,4})\Z")
 """Names of an attempt's log streams: `launcher` is what torchrun itself says, `rank3` is rank 3's output."""
 
@@ -515,6 +518,8 @@ def decode(line: bytes) -> Optional[Message]:
         raise WireError(f"{kind}.run is not the name of a run")
     if isinstance(message, Run) and not 0 <= message.node_rank < max(1, len(message.nodes)):
         raise WireError("run.node_rank is not that of one of its nodes")
+    if isinstance(message, Run) and not all(HOST_NAME.match(node.name) for node in message.nodes):
+        raise WireError("run.nodes.name is not the name of a host")
     return typing.cast(Message, message)
 
 

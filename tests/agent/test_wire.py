@@ -61,6 +61,14 @@ def test_a_host_is_one_of_the_nodes_of_its_runs(node_rank: int) -> None:
         wire.decode(wire.encode(run))
 
 
+@pytest.mark.parametrize("name", ["", "a b", "a;reboot", "a\n", "-a", "a" * 64, "\u202ea"])
+def test_names_of_hosts_can_be_pasted_into_a_shell(name: str) -> None:
+    run = example(wire.Run)
+    run = dataclasses.replace(run, nodes=(*run.nodes[:-1], dataclasses.replace(run.nodes[-1], name=name)))
+    with pytest.raises(wire.WireError, match="not the name of a host"):
+        wire.decode(wire.encode(run))
+
+
 def test_a_log_survives_byte_by_byte() -> None:
     data = bytes(range(256)) * (wire.MAX_CHUNK // 256)
     line = wire.encode_log("run", 1, "rank0", 7, data)
@@ -97,6 +105,8 @@ def example(kind: type[Any]) -> Any:
     """A message of that kind with a telling value in every field."""
     hints = typing.get_type_hints(kind)
     values = {field.name: _value(hints[field.name], field.name) for field in dataclasses.fields(kind)}
+    if kind is wire.Node:
+        values["name"] = "vast-a"
     return kind(**values)
 
 

@@ -27,6 +27,7 @@ tree = st.recursive(
 )
 
 RUN_IDS = st.from_regex(wire.RUN_ID, fullmatch=True).filter(wire.RUN_ID.match)
+HOST_NAMES = st.from_regex(wire.HOST_NAME, fullmatch=True).filter(wire.HOST_NAME.match)
 STREAMS = st.sampled_from(["launcher", "rank0", "rank7", "rank12345"])
 
 
@@ -52,6 +53,8 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
         fields["run"] = RUN_IDS
     if "stream" in fields:
         fields["stream"] = STREAMS
+    if kind is wire.Node:
+        fields["name"] = HOST_NAMES
     if kind is wire.Run:
         fields["nodes"] = st.lists(values(wire.Node), min_size=2, max_size=3).map(tuple)
         fields["node_rank"] = st.integers(0, 1)

@@ -17,6 +17,8 @@ from tomlkit import TOMLDocument
 from tomlkit.exceptions import ParseError, TOMLKitError
 from tomlkit.items import Table
 
+from agent import wire
+
 from .errors import UsageError
 from .host_fields import CHECKS, HOST_PATH, KEYS, check_field, format_ports
 from .target import ParsedTarget, format_address, parse_ssh_command
@@ -31,8 +33,6 @@ __all__ = [
     "default_name",
     "parse_ssh_command",
 ]
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Host:
 
 def check_name(name: str) -> str:
     """Return `name` if a host may be called so. Raises UsageError."""
-    if not _NAME.match(name):
+    if not wire.HOST_NAME.match(name):
         raise UsageError(
             f"{name!r} cannot be the name of a host.",
             "A name has up to 63 letters, digits, '.', '_' or '-' and starts with a letter or digit.",
