@@ -228,6 +228,16 @@ async def test_without_patience_the_first_failure_counts(open_session: Open, cli
         await session.connected(5, patient=False)
 
 
+async def test_a_request_says_why_there_is_no_connection(open_session: Open, client: FakeClient) -> None:
+    client.fault = Unreachable("No route to host.", "Is it on?")
+    session = open_session()
+    with pytest.raises(Unreachable):
+        await session.connected(5, patient=False)
+    with pytest.raises(Unreachable, match="No route to host") as refusal:
+        await session.request("x", {})
+    assert refusal.value.hint == "Is it on?"
+
+
 async def test_one_connection_and_no_more(open_session: Open, client: FakeClient) -> None:
     session = open_session(keep_trying=False)
     await session.connected(5)

@@ -176,6 +176,8 @@ class Session:
         """Ask the agent. Raises RequestRefused; Unreachable when not connected, or not answered in time."""
         if self._channel is None or not self.live:
             self.check()
+            if self._problem is not None:
+                raise Unreachable(self._problem.message, self._problem.hint)
             raise Unreachable(
                 f"{self.name} is not connected.", "It is being connected; try again when it is."
             )
