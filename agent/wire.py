@@ -40,6 +40,9 @@ MAX_FLOAT = sys.float_info.max
 MAX_ITEMS = 16384
 """Entries of one list or object."""
 
+MAX_NODES = 1024
+"""Hosts of one run."""
+
 KNOWN_RUNS = 200
 """The newest runs that a viewer is told about on connecting."""
 
@@ -516,11 +519,21 @@ def decode(line: bytes) -> Optional[Message]:
         raise WireError(f"{kind}.stream is not the name of a stream")
     if isinstance(message, (Log, Gap, Run, Ranks, Progress, Event)) and not RUN_ID.match(message.run):
         raise WireError(f"{kind}.run is not the name of a run")
-    if isinstance(message, Run) and not 0 <= message.node_rank < max(1, len(message.nodes)):
-        raise WireError("run.node_rank is not that of one of its nodes")
-    if isinstance(message, Run) and not all(HOST_NAME.match(node.name) for node in message.nodes):
-        raise WireError("run.nodes.name is not the name of a host")
+    if isinstance(message, Run):
+        _check_run(message)
     return typing.cast(Message, message)
+
+
+def _check_run(run: Run) -> None:
+    """Refuse what a viewer could not draw: it counts the ranks and the hosts of a run."""
+    if len(run.nodes) > MAX_NODES:
+        raise WireError(f"run.nodes has {len(run.nodes)} entries, over {MAX_NODES}")
+    if not 0 <= run.node_rank < max(1, len(run.nodes)):
+        raise WireError("run.node_rank is not that of one of its nodes")
+    if not all(HOST_NAME.match(node.name) for node in run.nodes):
+        raise WireError("run.nodes.name is not the name of a host")
+    if not 0 <= run.nproc_per_node <= MAX_ITEMS or not 0 <= run.world_size <= MAX_NODES * MAX_ITEMS:
+        raise WireError(f"run has {run.nproc_per_node} ranks a node and {run.world_size} in all")
 
 
 def from_json(cls: Type[T], value: Any, where: str = "") -> T:

@@ -61,6 +61,20 @@ def test_a_host_is_one_of_the_nodes_of_its_runs(node_rank: int) -> None:
         wire.decode(wire.encode(run))
 
 
+@pytest.mark.parametrize(
+    "absurd",
+    [{"nproc_per_node": -1}, {"nproc_per_node": 10**7}, {"world_size": -1}, {"world_size": 2**62}],
+    ids=str,
+)
+def test_ranks_and_hosts_of_a_run_can_be_drawn(absurd: dict[str, int]) -> None:
+    run = example(wire.Run)
+    with pytest.raises(wire.WireError, match="ranks a node"):
+        wire.decode(wire.encode(dataclasses.replace(run, **absurd)))
+    nodes = (dataclasses.replace(run.nodes[0], address="", interface="", host_id=""),) * (wire.MAX_NODES + 1)
+    with pytest.raises(wire.WireError, match="entries"):
+        wire.decode(wire.encode(dataclasses.replace(run, nodes=nodes)))
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a;reboot", "a\n", "-a", "a" * 64, "\u202ea"])
 def test_names_of_hosts_can_be_pasted_into_a_shell(name: str) -> None:
     run = example(wire.Run)
@@ -115,6 +129,8 @@ def _value(hint: Any, name: str) -> Any:
         "run": "a-run",
         "stream": "rank3",
         "node_rank": 1,
+        "nproc_per_node": 8,
+        "world_size": 16,
         "records": ({"step": 1, "loss": 0.5, "phase": "train", "eta": None},),
     }
     if name in special:

@@ -58,6 +58,8 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     if kind is wire.Run:
         fields["nodes"] = st.lists(values(wire.Node), min_size=2, max_size=3).map(tuple)
         fields["node_rank"] = st.integers(0, 1)
+        fields["nproc_per_node"] = st.integers(0, wire.MAX_ITEMS)
+        fields["world_size"] = st.integers(0, wire.MAX_ITEMS * wire.MAX_NODES)
     return st.builds(kind, **fields)
 
 

@@ -39,7 +39,7 @@ class RestartScreen(Dialog[tuple[str, ...]]):
             yield Fact(name, text)
         yield Fact("same", "command, folder, code and environment as before")
         if self.run_view.info.code:
-            yield Fact("code", self.run_view.info.code)
+            yield Fact("code", printable(self.run_view.info.code))
         several = len(self._members()) > 1
         if several and self._lost:
             yield Text("go on without (space marks it; ranks may live on there):", classes="label")
