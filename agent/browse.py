@@ -20,6 +20,9 @@ PAGE_BYTES = 96 * 1024
 
 SLICE_BYTES = 1024 * 1024
 
+SHOWN_NAMES = 8
+"""How many names are told of the folder in which something was looked for in vain."""
+
 
 def find(root: str, path: str) -> str:
     """The real path of `path`, relative to the folder `root`. Raises RunError when it is not in there."""
@@ -27,8 +30,27 @@ def find(root: str, path: str) -> str:
         raise RunError("bad-path", f"{path[:200]!r} is not a path within the folder of a run")
     found = os.path.realpath(os.path.join(root, path))
     if not _within(root, found) or not os.path.lexists(found):
-        raise RunError("no-file", f"the run has no {path[:200]!r} in its folder")
+        raise RunError("no-file", f"the run has no {path[:200]!r} in its folder", _what_there_is(root, path))
     return found
+
+
+def _what_there_is(root: str, path: str) -> str:
+    """What the nearest folder on the way to `path` has: a few names, those that sort last."""
+    there = path.strip("/")
+    folder = root
+    while there:
+        there = os.path.dirname(there)
+        folder = os.path.realpath(os.path.join(root, there))
+        if _within(root, folder) and os.path.isdir(folder):
+            break
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return ""
+    more = "..., " if len(names) > SHOWN_NAMES else ""
+    listed = ", ".join(name[:100] for name in names[-SHOWN_NAMES:])
+    listed = listed.encode("utf-8", "replace").decode("utf-8")
+    return f"in {there or 'its folder'} there is {more}{listed or 'nothing'}"
 
 
 def entries(root: str, path: str, start: int) -> Dict[str, Any]:

@@ -54,6 +54,25 @@ def test_what_is_not_read(run: Path, path: str, code: str) -> None:
         assert refused.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("path", "hint"),
+    [
+        ("checkpoints/step-2", "in checkpoints there is latest, step-1"),
+        ("checkpoints/step-2/model.pt", "in checkpoints there is latest, step-1"),
+        ("nothing", "in its folder there is best.pt, checkpoints, dir-out, out, pipe, sibling"),
+        ("sibling/x", "in its folder there is best.pt, checkpoints, dir-out, out, pipe, sibling"),
+        ("dir-out/x", "in its folder there is best.pt, checkpoints, dir-out, out, pipe, sibling"),
+        ("many/x", "in many there is ..., 2, 3, 4, 5, 6, 7, 8, 9"),
+    ],
+)
+def test_what_there_is_instead(run: Path, path: str, hint: str) -> None:
+    for number in range(10):
+        (run / "many" / str(number)).mkdir(parents=True)
+    with pytest.raises(RunError) as refused:
+        browse.find(str(run), path)
+    assert refused.value.hint.replace(", many", "") == hint
+
+
 def test_a_folder_tells_what_each_of_its_entries_is(run: Path) -> None:
     found = browse.entries(str(run), ".", 0)
     assert found["next"] is None
