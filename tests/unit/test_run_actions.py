@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import hashlib
 import shlex
 from collections.abc import Callable
@@ -123,11 +124,20 @@ def test_the_command_line_can_be_pasted_into_a_shell() -> None:
     assert shlex.split(result.command_line) == [
         "cd", "/home/my folder", "&&", "env", "B=two words", "ENCAMP_RUN=r", *argv
     ]  # fmt: skip
-    assert shlex.split(result.by_hand) == [
+    assert shlex.split(result.by_hand()) == [
         "cd", "/home/my folder", "&&", "env", "B=two words", *start, "it's", "$x"
     ]  # fmt: skip
     module = runs.LaunchResult("r", 1, 2, 2, "/py", ("/py", "/a/rank.py", "module", "pkg", "x"), {}, "/")
-    assert module.by_hand == "cd / && /py -m pkg x"
+    assert module.by_hand() == "cd / && /py -m pkg x"
+
+
+def test_what_is_tried_by_hand_is_in_a_copy_of_the_project() -> None:
+    env = {"ENCAMP_HOME": "/h/.encamp", "ENCAMP_RUN_DIR": "/h/.encamp/runs/r-1"}
+    argv = ("/py", "/a/rank.py", "script", "x.py")
+    result = runs.LaunchResult("r-1", 1, 2, 2, "/py", argv, env, "/h/.encamp/runs/r-1/code/sub")
+    assert result.by_hand("abc") == "cp -r /h/.encamp/code/abc /tmp/r-1 && cd /tmp/r-1/sub && /py x.py"
+    elsewhere = dataclasses.replace(result, cwd="/data")
+    assert elsewhere.by_hand("abc") == elsewhere.by_hand() == "cd /data && /py x.py"
 
 
 # --- launch, stop, restart ---------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def print_dry_run(launched: Launched, *, as_json: bool) -> None:
         output.note(
             "a launch creates the folders in it; to try it by hand"
             + (f" on {name}" if launched.nodes else "")
-            + f":\n  {output.clean(result.by_hand)}"
+            + f":\n  {output.clean(result.by_hand(launched.project))}"
         )
 
 
@@ -61,7 +61,7 @@ def _dry_run(launched: Launched) -> dict[str, Any]:
             "env": result.env,
             "cwd": result.cwd,
             "command": result.command_line,
-            "by_hand": result.by_hand,
+            "by_hand": result.by_hand(launched.project),
         }
         for name, result in launched.results.items()
     ]

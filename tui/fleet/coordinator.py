@@ -7,6 +7,7 @@ run's first moments are watched, and what was begun is stopped when the caller i
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ class Launched:
     """Empty on one host."""
     rendezvous: Rendezvous | None = None
     """None on one host, which is its own."""
+    project: str = ""
+    """With a dry run, the hash of the project that the hosts were sent."""
 
     @property
     def hosts(self) -> list[str]:
@@ -69,13 +72,16 @@ async def launch(
 
 async def preview(sessions: Sequence[Session], job: Job, actor: str, progress: Progress) -> Launched:
     """What `launch` would start. Hosts get the files and packages that it takes, and start nothing."""
+    sent = "" if job.spec.project is None else job.spec.project.sha256
     if len(sessions) == 1:
         await bring(sessions, job.spec, job.project, progress)
-        return on_one(sessions[0], await runs.launch(sessions[0], job.spec, actor, dry_run=True))
+        result = await runs.launch(sessions[0], job.spec, actor, dry_run=True)
+        return dataclasses.replace(on_one(sessions[0], result), project=sent)
     arranged = await arrange.arrange(sessions, Wish(job.spec), job.network, progress)
     await bring(arranged.sessions, job.spec, job.project, progress)
     order = Order(job.spec, 1, arranged.nodes, arranged.rendezvous, actor)
-    return _launched(order, arranged, await dry_run(arranged.sessions, order))
+    plans = await dry_run(arranged.sessions, order)
+    return dataclasses.replace(_launched(order, arranged, plans), project=sent)
 
 
 async def begin(

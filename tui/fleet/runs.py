@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import getpass
+import posixpath
 import re
 import secrets
 import shlex
@@ -60,9 +61,11 @@ class LaunchResult:
         """What the host runs, for a shell there."""
         return _shell_line(self.cwd, self.env, self.argv)
 
-    @property
-    def by_hand(self) -> str:
-        """The same without encamp's shim and folders, which only a launch creates: for trying it by hand."""
+    def by_hand(self, project: str = "") -> str:
+        """The same without encamp's shim and folders, which only a launch creates: for trying it by hand.
+
+        `project` is the hash of a project that was sent. It is copied: other runs take theirs from there.
+        """
         words = list(self.argv)
         for at, word in enumerate(words[:-2]):
             if word.endswith("/rank.py") and words[at + 1] in ("script", "module"):
@@ -73,7 +76,13 @@ class LaunchResult:
             del words[at : at + 2]
         mine = ("ENCAMP_", "TORCH_FR_DUMP", "TORCH_NCCL_DEBUG_INFO")
         env = {name: value for name, value in self.env.items() if not name.startswith(mine)}
-        return _shell_line(self.cwd, env, words)
+        sent = posixpath.join(self.env.get("ENCAMP_RUN_DIR", ""), "code")
+        if not project or not f"{self.cwd}/".startswith(f"{sent}/"):
+            return _shell_line(self.cwd, env, words)
+        copy = f"/tmp/{self.run}"
+        stored = posixpath.join(self.env.get("ENCAMP_HOME", ""), "code", project)
+        run_there = _shell_line(copy + self.cwd[len(sent) :], env, words)
+        return f"{shlex.join(['cp', '-r', stored, copy])} && {run_there}"
 
 
 def actor() -> str:
