@@ -17,7 +17,8 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import Worker, WorkerState
 
-from profiles import library
+from profiles import library, schema
+from profiles.errors import ProfileError
 
 from . import acting, aside, commands, heap, run_facts, theme
 from . import formatting as fmt
@@ -302,7 +303,12 @@ class EncampApp(App[None]):
         return [entry.name for entry in library.available(self.profiles_folder)]
 
     def launch(self, profile: str, host: str | None = None) -> None:
-        """Ask what to start and where, and start it."""
+        """Ask what to start and where, and start it. Raises UsageError for a profile that there is not."""
+        if profile:
+            try:
+                schema.load(library.find(profile, self.profiles_folder))
+            except ProfileError as error:
+                raise UsageError(str(error.faults[0])) from error
         screen = LaunchScreen(self.profiles_folder, profile=profile, host=host)
 
         def launched(run_id: str | None) -> None:

@@ -81,6 +81,8 @@ async def test_refusals_say_what_to_do(tmp_path: Path) -> None:
             ("logs gpt-0412 x", "x is not the number of a rank."),
             ("connect nope", "There is no host 'nope'."),
             ("theme nope", "There is no theme nope."),
+            ("launch nope", "profile nope: no profile of this name"),
+            ("launch ./nope.toml", "nope.toml"),
             ("stop probe-1", "probe-1 has ended already: finished."),
         ):
             if text == "run":

@@ -65,6 +65,21 @@ async def test_hosts_are_marked_in_the_order_of_their_node_ranks(tmp_path: Path)
         assert methods(driver, "c") == []
 
 
+async def test_a_profile_is_named_by_its_path(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(PROFILE.replace("a plain script", "out of the way"))
+    async with driving(idle(), tmp_path) as driver:
+        driver.app.launch(str(mine))
+        await driver.sees("out of the way")
+        await driver.sees("a would start 2 ranks")
+        await driver.press("tab", "tab", "tab", "enter")
+        assert driver.app.focused is driver.app.screen.query_one("#launch", Button)
+        await driver.press("enter")
+        await eventually(lambda: "launch" in methods(driver, "a"), 10)
+        launched = [params for method, params in driver.fleet.sessions["a"].asked if method == "launch"]
+        assert launched[-1]["spec"]["target"] == "/root/train.py"
+
+
 async def test_no_host_is_marked(tmp_path: Path) -> None:
     async with driving(idle(), tmp_path) as driver:
         await driver.press("n")

@@ -76,6 +76,8 @@ class LaunchScreen(Dialog[str]):
         super().__init__("launch a run")
         self.folder = profiles_folder
         self.names = [entry.name for entry in library.available(profiles_folder)]
+        if profile and profile not in self.names:
+            self.names.insert(0, profile)  # a file, named by its path
         self.profile = profile
         self.host = host
         self._rest: Timer | None = None
@@ -134,7 +136,7 @@ class LaunchScreen(Dialog[str]):
 
     def hint(self) -> str:
         """The way on and the way out."""
-        return "tab next field · space marks a host · enter launches · esc leave"
+        return "tab next field · space marks a host · enter twice launches · esc leave"
 
     def on_mount(self) -> None:
         """Show what the fields amount to as they are."""
