@@ -25,7 +25,9 @@ IMPORT_SECONDS = 120.0
 MAX_CANDIDATES = 64
 MAX_ERROR = 300
 
-SET_PYTHON = 'set python = "/path/to/python" in the profile\'s [run] table'
+SET_PYTHON = (
+    'set python = "/path/to/python" in the profile\'s [run] table, or use --set run.python=/path/to/python'
+)
 
 MARK = "encamp-probe:"
 """Begins the line with the answer: what runs at the start of an interpreter may print as well."""

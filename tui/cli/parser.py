@@ -27,10 +27,11 @@ Without a command it opens the app."""
 
 EPILOG = """\
 first steps:
-  encamp hosts add "ssh -p 20544 root@203.0.113.7"     what the provider's page shows, in quotes
-  encamp launch gpt-tiny --on 203.0.113.7              start a run
-  encamp logs RUN -f                                   follow it; a unique prefix of RUN is enough
-  encamp demo                                          try all of it on this machine alone
+  encamp hosts add "ssh -p 20544 root@203.0.113.7" --name vast-a   what the provider's page shows, in quotes
+  encamp check vast-a                  what is in the way of training there
+  encamp launch gpt-tiny --on vast-a   start a run
+  encamp logs RUN -f                   follow it; a unique prefix of RUN is enough
+  encamp demo                          try all of it on this machine alone
 
 exit codes: 0 done, 1 it failed, 2 wrong usage, 3 a host cannot be reached, 130 interrupted"""
 
@@ -82,6 +83,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         hint = f"What is possible: {what} --help"
         if words[:2] == ["hosts", "add"]:
             hint = "Put the whole ssh command in quotes."
+        elif words[:1] == ["get"] and not any(word.startswith("-") for word in unknown):
+            hint = "RUN, PATH and DEST go together: options come before or after them."
         raise UsageError(f"Not understood: {' '.join(unknown)}", hint)
     args.extra = extra
     return args

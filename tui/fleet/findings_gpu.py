@@ -138,7 +138,8 @@ def _python(subject: Subject) -> Iterator[Finding]:
         yield subject.blocker(
             "python",
             f"no Python imports torch: {said or 'none was found'}",
-            f"{pip} -m pip install torch; or name one that has it: python in the profile's [run]",
+            f"{pip} -m pip install torch; or name a Python that has it, with python in the profile's [run] "
+            "or launch with --set run.python=/path/to/python",
         )
 
 
