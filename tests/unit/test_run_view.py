@@ -171,6 +171,12 @@ def test_a_host_that_cannot_be_asked_makes_a_live_run_unreachable() -> None:
     assert fleet.run.state == "running", "as far as is known"
 
 
+def test_an_end_as_it_should_be_has_no_reason() -> None:
+    run = two(part(0, "finished"), part(1, "finished"))
+    assert (run.state, run.reason) == ("finished", "")
+    assert two(part(0, "failed"), part(1, "finished")).reason == "a: failed."
+
+
 def test_a_host_not_heard_of_yet() -> None:
     fleet = Fleet("a", "b")
     fleet.told("a", part(0))

@@ -129,7 +129,7 @@ class RunView:
         """The reason of the part that ended first: the others end because it did."""
         first = min(parts, key=lambda part: _end_of(*part))
         host, node = first
-        if len(self.hosts) == 1:
+        if len(self.hosts) == 1 or (node.info.state == "finished" and not node.info.reason):
             return node.info.reason
         return f"{host.name}: {node.info.reason or node.info.state}"
 
