@@ -65,12 +65,14 @@ def run_mark(state: str) -> Mark:
     return RUN_MARKS.get(state, Mark("?", state or "unknown", NOT_KNOWN))
 
 
-def rank_mark(state: str, exit_code: int | None) -> Mark:
-    """The mark of a rank's state (see `agent.wire.RANK_STATES`)."""
+def rank_mark(state: str, exit_code: int | None, *, stopped: bool = False) -> Mark:
+    """The mark of a rank's state (see `agent.wire.RANK_STATES`); `stopped` is whether its run was."""
     if state == "running":
         return Mark("●", "running", GOOD)
     if state == "starting":
         return Mark("◌", "starting", STARTING)
+    if state == "lost" and stopped:
+        return Mark("○", "stopped", QUIET)  # SIGTERM ends a plain script without a word
     if state == "lost":
         return Mark("✕", "lost", TROUBLE)
     if state == "exited":

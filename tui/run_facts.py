@@ -215,13 +215,13 @@ def culprits(run: RunView) -> list[int]:
     return [number for number, code in codes.items() if code not in (None, 0, *CONSEQUENCES)]
 
 
-def end_mark(rank: RankView, *, live: bool, ended_for_another: bool) -> Mark:
+def end_mark(rank: RankView, *, live: bool, ended_for_another: bool, stopped: bool = False) -> Mark:
     """The mark of a rank: the end of one that was ended for another is not as loud as its cause.
 
-    `live` is whether the run lives on its host.
+    `live` is whether the run lives on its host, `stopped` whether somebody stopped it.
     """
     sample = rank.sample
-    mark = fmt.rank_mark(sample.state, sample.exit_code)
+    mark = fmt.rank_mark(sample.state, sample.exit_code, stopped=stopped)
     if sample.state == "exited" and sample.exit_code in CONSEQUENCES and ended_for_another:
         return Mark("○", mark.word, fmt.QUIET)
     if sample.state in ("running", "starting") and not live:

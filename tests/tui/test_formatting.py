@@ -190,6 +190,8 @@ def test_unknown_states_say_so() -> None:
 def test_exit_codes_as_people_say_them() -> None:
     assert fmt.rank_mark("exited", 3).word == "exit 3"
     assert fmt.rank_mark("exited", -9).word == "signal 9"
+    assert fmt.rank_mark("lost", None).tone == fmt.TROUBLE
+    assert fmt.rank_mark("lost", None, stopped=True) == fmt.Mark("○", "stopped", fmt.QUIET)
 
 
 def test_names_of_gpus_lose_what_all_have() -> None:

@@ -160,14 +160,16 @@ class LogsScreen(BaseScreen):
 
     def _tabs(self, run: RunView) -> list[Tab]:
         ranks = run.ranks if self._attempt == run.attempt else {}
-        several = len(run.hosts) > 1
+        several, stopped = len(run.hosts) > 1, run.state in ("stopped", "stopping")
         tabs = []
         for key, (host, stream) in self._streams(run).items():
             if stream == "launcher":
                 tabs.append(Tab(key, f"launcher {host.name}" if several else "launcher"))
                 continue
             view = ranks.get(int(stream[4:]))
-            mark = fmt.rank_mark(view.sample.state, view.sample.exit_code) if view is not None else None
+            mark = None
+            if view is not None:
+                mark = fmt.rank_mark(view.sample.state, view.sample.exit_code, stopped=stopped)
             tabs.append(Tab(key, stream_label(stream), mark))
         return [*tabs, Tab(MERGED, "merged")]
 

@@ -24,13 +24,14 @@ class RankTable(Table[int]):
         super().__init__(id="ranks")
         self.run: RunView | None = None
         self._ranks: dict[int, RankView] = {}
-        self._ended_for_another = False
+        self._ended_for_another = self._stopped = False
 
     def show(self, run: RunView, now: float) -> None:
         """Show the ranks of `run`."""
         self.run = run
         self._ranks = run.ranks
-        self._ended_for_another = run.state in ("stopped", "stopping") or bool(culprits(run))
+        self._stopped = run.state in ("stopped", "stopping")
+        self._ended_for_another = self._stopped or bool(culprits(run))
         self.tick(now)
 
     def keys(self) -> Sequence[int]:
@@ -102,7 +103,9 @@ class RankTable(Table[int]):
 
     def _cells(self, host: HostView, node: NodeView, rank: RankView) -> dict[str, Cell]:
         sample = rank.sample
-        mark = end_mark(rank, live=node.live, ended_for_another=self._ended_for_another)
+        mark = end_mark(
+            rank, live=node.live, ended_for_another=self._ended_for_another, stopped=self._stopped
+        )
         alive = sample.state in ("running", "starting") and node.live
         if alive and host.run_state(node) == "unreachable":
             mark = fmt.Mark("?", "unknown", fmt.NOT_KNOWN)
