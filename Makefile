@@ -12,8 +12,9 @@ TORCH  ?= torch==2.13.0
 BIN := $(VENV)/bin
 ARGS ?=
 
-# Most tests wait for other processes, so more of them than cores run at once; one file's tests stay together.
-PARALLEL ?= -n 3 --dist loadfile
+# Most tests wait for other processes, so more of them than cores run at once; one file's tests stay together, and
+# the long ones (real hosts, real ranks) come before the short ones, so that none is left over at the end.
+PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contracts pytest slow bench clean
