@@ -91,7 +91,7 @@ def test_a_secret_is_nowhere_but_in_the_ranks(
     (tmp_path / "colleague").mkdir()
     colleague.env["MY_TOKEN"] = "hers"
     colleague.add(sshd)
-    assert "was not launched so from here" in colleague.run("restart", run, code=2).err
+    assert "was not launched from here on these hosts" in colleague.run("restart", run, code=2).err
 
     (tmp_path / "gate").touch()
     newcomer.run("wait", run)
