@@ -17,7 +17,7 @@ from agent import wire
 from . import compare, network, placement, preflight
 from .bringup import again
 from .compare import Plan
-from .errors import EncampError, UsageError
+from .errors import EncampError
 from .findings import Finding, Subject, Wanted
 from .parallel import Progress, Round, everywhere
 from .placement import Rendezvous
@@ -151,14 +151,8 @@ async def check(
 
 def check_agents(sessions: Sequence[Session]) -> None:
     """Raise UsageError when two names mean one machine, EncampError when an agent is too old."""
-    machines: dict[str, str] = {}
+    placement.refuse_twins((session.name, session.view.host_id) for session in sessions)
     for session in sessions:
-        first = machines.setdefault(session.view.host_id, session.name)
-        if first != session.name:
-            raise UsageError(
-                f"{first} and {session.name} are two names of one machine.",
-                "Name it once: all of its GPUs are used anyway.",
-            )
         hello = session.view.hello
         if hello and (hello.protocol_major, hello.protocol_minor) < MANY_HOSTS:
             raise EncampError(

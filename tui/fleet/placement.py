@@ -38,7 +38,7 @@ def choose(matrix: Matrix, *, rendezvous_host: str = "") -> list[wire.Node]:
             f"The rendezvous host {rendezvous_host} is none of the hosts of this launch: {', '.join(names)}.",
             "Launch on it as well, or change rendezvous_host of the profile's [network].",
         )
-    _refuse_twins(matrix.hosts)
+    refuse_twins((host.name, host.host_id) for host in matrix.hosts)
     usable = {host.name: _usable(matrix, host) for host in matrix.hosts}
     if not all(usable.values()):
         raise why_apart(matrix, [name for name in names if not usable[name]])
@@ -78,13 +78,14 @@ def rendezvous(
     return Rendezvous(address, port or free_port)
 
 
-def _refuse_twins(hosts: Iterable[HostNetwork]) -> None:
+def refuse_twins(hosts: Iterable[tuple[str, str]]) -> None:
+    """Raise UsageError when two of the hosts, each a name and a host id, are one machine."""
     known: dict[str, str] = {}
-    for host in hosts:
-        other = known.setdefault(host.host_id, host.name) if host.host_id else host.name
-        if other != host.name:
+    for name, host_id in hosts:
+        other = known.setdefault(host_id, name) if host_id else name
+        if other != name:
             raise UsageError(
-                f"{other} and {host.name} are two names of one machine.",
+                f"{other} and {name} are two names of one machine.",
                 "Name it once: all of its GPUs are used anyway.",
             )
 
