@@ -9,15 +9,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from .. import formatting as fmt
+from ..fleet import run_files
 from ..fleet.download import Download, Progress
 from ..fleet.errors import EncampError, RequestRefused, UsageError
-from ..fleet.host_files import HostFile, HostFiles, Skipped, clean_path
+from ..fleet.host_files import clean_path
+from ..fleet.run_files import RunFiles
 from ..fleet.session import Session
 from ..transfers import destination, line
 from . import output
 from .find_run import Found, open_run
-
-Listing = tuple[list[HostFile], list[Skipped], bool]
 
 SHOW_SECONDS = 0.2
 """How often the line with the progress is drawn."""
@@ -27,14 +27,15 @@ async def run(args: argparse.Namespace) -> int:
     """Find out what there is, fetch it, and print what came."""
     path = clean_path(args.path)
     async with open_run(args) as found:
-        host, (files, skipped, is_folder) = await find(found, path, args.on)
+        there = await find(found, path, args.on)
+        host, skipped = there.host, there.skipped
         root = destination(Path(args.dest), found.id if path == "." else path.rpartition("/")[2])
         meter = Meter(enabled=sys.stderr.isatty())
         start = time.monotonic()
         try:
             download = Download(host, meter.show)
-            fetched = await download.run(root, files, force=args.force)
-            if is_folder:
+            fetched = await download.run(root, there.files, force=args.force)
+            if there.is_folder:
                 root.mkdir(parents=True, exist_ok=True)
         finally:
             meter.end()
@@ -76,26 +77,26 @@ async def run(args: argparse.Namespace) -> int:
     return 1 if skipped else 0
 
 
-async def find(found: Found, path: str, on: str | None) -> tuple[HostFiles, Listing]:
+async def find(found: Found, path: str, on: str | None) -> run_files.Found:
     """The files on the first host that has them, or on the one called `on`.
 
-    Raises RequestRefused when none has them, as the first one puts it, and why hosts could not be asked.
+    The run's hosts come first, then those that only earlier attempts were on. Raises RequestRefused when none
+    has them, as the first one puts it, and why hosts could not be asked.
     """
     wanted = [member for member in found.members if on in (None, member.name)]
     refusals: list[EncampError] = [member.problem for member in wanted if member.problem is not None]
-    empty: tuple[HostFiles, Listing] | None = None
-    async for session in _places(found, on):
-        host = HostFiles(session, found.id)
+    empty: run_files.Found | None = None
+    async for sessions in _places(found, on):
         try:
-            listing = await host.find(path)
+            there = await RunFiles(sessions, found.id).find(path)
         except RequestRefused as error:
             if error.code != "no-file":
                 raise
             refusals.append(error)
         else:
-            if listing[0]:
-                return host, listing
-            empty = empty or (host, listing)  # every host has a folder for checkpoints; few have any in it
+            if there.files:
+                return there
+            empty = empty or there
     if empty:
         return empty
     if not refusals:
@@ -103,14 +104,15 @@ async def find(found: Found, path: str, on: str | None) -> tuple[HostFiles, List
     raise refusals[0]
 
 
-async def _places(found: Found, on: str | None) -> AsyncIterator[Session]:
-    """The run's hosts, then those that only earlier attempts were on; or of these the one called `on`."""
-    for session in found.sessions:
-        if on in (None, session.name):
-            yield session
-    for session in await found.everyone():
-        if session.live and session not in found.sessions and on in (None, session.name):
-            yield session
+async def _places(found: Found, on: str | None) -> AsyncIterator[list[Session]]:
+    """The run's hosts, then the others; of these the one called `on`, and never none."""
+    here = [session for session in found.sessions if on in (None, session.name)]
+    if here:
+        yield here
+    others = [session for session in await found.everyone() if session not in found.sessions]
+    earlier = [session for session in others if session.live and on in (None, session.name)]
+    if earlier:
+        yield earlier
 
 
 class Meter:
