@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from .errors import CheckpointError, UsageError
 from .folder import CheckpointFolder, Choice, Listing, Position, Record, choose
@@ -73,7 +72,7 @@ class Checkpoints:
     def load(self, strategy: Strategy, position: Position) -> None:
         """Fill the strategy's model and optimizer. Raises CheckpointError."""
         path = self.folder.of(position.step)
-        state, groups = _state(strategy)
+        state, groups = strategy.state()
         saved, failures = self.places.attempt(lambda: _names_and_sizes(path))
         self._refuse_unreadable(path, failures)
         _, failures = self.places.attempt(
@@ -83,12 +82,7 @@ class Checkpoints:
             raise CheckpointError(next(iter(failures.values())))
         _, failures = self.places.attempt(lambda: self._read(state, path))
         self._refuse_unreadable(path, failures)
-        set_state_dict(
-            strategy.model,
-            strategy.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"] | groups,
-        )
+        strategy.restore(state, groups)
 
     def save(self, strategy: Strategy, position: Position) -> Path:
         """Write a checkpoint, and delete those that are too many.
@@ -99,7 +93,7 @@ class Checkpoints:
         path = self.folder.of(step)
         try:
             times = self.places.leaders_do(lambda: self._prepare(step))
-            self._all(lambda: self._write(_state(strategy)[0], path))
+            self._all(lambda: self._write(strategy.state()[0], path))
             record = Record(position=position, time=times[0])
             self.places.leaders_do(lambda: self.folder.complete(record, _about()))
         except CheckpointError as error:
@@ -180,13 +174,6 @@ class Checkpoints:
                 f"step-{step} could not be fetched from {names[source]} to {lacking}: {error}"
             ) from error
         self.say(f"fetched {size / 1e6:.1f} MB in {time.perf_counter() - began:.1f} s")
-
-
-def _state(strategy: Strategy) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What is saved, and the optimizer's groups: of these, this run's own hold, however it groups them."""
-    model, optimizer = get_state_dict(strategy.model, strategy.optimizer)
-    groups = {"param_groups": optimizer.pop("param_groups")}
-    return {"model": model, "optimizer": optimizer}, groups
 
 
 def _about() -> dict[str, object]:

@@ -57,7 +57,10 @@ class Config:
         high=LARGEST,
     )
     precision: str = option(
-        "fp32", "arithmetic of the model; the weights are kept in fp32", kind=str, choices=("fp32", "bf16")
+        "fp32",
+        "arithmetic of the model; the weights are kept in fp32, and fp16 scales the loss",
+        kind=str,
+        choices=("fp32", "bf16", "fp16"),
     )
     learning_rate: float = option(
         3e-4, "highest learning rate, reached after the warm-up", kind=float, low=0, high=1000
@@ -71,6 +74,12 @@ class Config:
     grad_clip: float = option(
         1.0, "largest norm of all gradients together; 0: no limit", kind=float, low=0, high=LARGEST
     )
+    on_nan: str = option(
+        "stop",
+        "when loss or gradients are NaN or infinite: stop before they reach the weights, or skip the step",
+        kind=str,
+        choices=("stop", "skip"),
+    )
     seed: int = option(0, "of the weights, the data's order and dropout", kind=int, low=0, high=2**32 - 1)
     checkpoint_every: int = option(
         100, "steps between checkpoints; 0: only at the end and when stopped", kind=int, low=0, high=LARGEST
@@ -79,6 +88,19 @@ class Config:
         "", "where checkpoints are; default: $ENCAMP_RUN_DIR/checkpoints, else none", kind=str
     )
     keep_checkpoints: int = option(3, "how many complete checkpoints are kept", kind=int, low=1, high=LARGEST)
+    keep_every: int = option(
+        0,
+        "checkpoints of steps that are a multiple of this are kept for good; 0: none is",
+        kind=int,
+        low=0,
+        high=LARGEST,
+    )
+    async_checkpoints: str = option(
+        "yes",
+        "yes writes a checkpoint while training goes on, no lets training wait for it",
+        kind=str,
+        choices=("yes", "no"),
+    )
     log_every: int = option(10, "steps between lines of progress", kind=int, low=1, high=LARGEST)
     eval_every: int = option(
         0, "steps between evaluations on the split held out; 0: never", kind=int, low=0, high=LARGEST
@@ -107,11 +129,45 @@ class Config:
         kind=str,
         choices=("gpipe", "1f1b", "interleaved"),
     )
+    offload: str = option(
+        "none",
+        "zero1, zero2, zero3: cpu keeps the optimizer's state in the host's memory",
+        kind=str,
+        choices=("none", "cpu"),
+    )
+    bucket_mb: int = option(
+        25,
+        "ddp, zero1, zero2, horovod: gradients travel in messages of about so many MB",
+        kind=int,
+        low=1,
+        high=4096,
+    )
+    gradient_compression: str = option(
+        "none",
+        "ddp: fp16, bf16 or powersgd, horovod: fp16; gradients travel smaller, for slow links between hosts",
+        kind=str,
+        choices=("none", "fp16", "bf16", "powersgd"),
+    )
+    activation_checkpointing: str = option(
+        "no",
+        "yes computes a block's activations again in the backward pass, which saves memory for time",
+        kind=str,
+        choices=("no", "yes"),
+    )
+    compile: str = option(
+        "no",
+        "yes lets torch.compile make kernels for the model, which takes minutes at the start",
+        kind=str,
+        choices=("no", "yes"),
+    )
     data_dir: str = option(
         "", "folder with the task's data; gpt without one reads Python's own sources", kind=str
     )
     workers: int = option(
         0, "processes per rank that prepare data; 0: the rank itself does", kind=int, low=0, high=256
+    )
+    prefetch: int = option(
+        2, "micro-batches that each of these processes has ready", kind=int, low=1, high=1024
     )
     device: str = option(
         "auto", "auto: a GPU for each rank where there is one", kind=str, choices=("auto", "cpu", "cuda")

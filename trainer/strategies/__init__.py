@@ -37,6 +37,9 @@ OPTIONS = {
     "shard_ranks": ("hsdp",),
     "tensor_parallel": ("fsdp+tp",),
     "pipeline_schedule": ("pp",),
+    "offload": ("zero1", "zero2", "zero3"),
+    "bucket_mb": ("ddp", "zero1", "zero2", "horovod"),
+    "gradient_compression": ("ddp", "horovod"),
 }
 """Options that mean something to some strategies only."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
 from ..config import Config
 from ..contract import Task
@@ -25,8 +26,8 @@ from .layout import Layout, data_parallel
 class Strategy(ABC):
     """A model and its optimizer, spread over the ranks in one way.
 
-    Checkpoints are made of `model` and `optimizer`: `torch.distributed.checkpoint.state_dict` must find the
-    job's own parameter names in them, so that any strategy resumes from any other's checkpoint.
+    Checkpoints are made of what `state` returns, under the job's own parameter names, so that any strategy
+    resumes from any other's.
     """
 
     model: Any
@@ -88,6 +89,25 @@ class Strategy(ABC):
     def can_skip(self) -> bool:
         """Whether `apply` can be given `skip`. If not, the host has to look at each step before it."""
         return bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a checkpoint holds, `model` and `optimizer`, each value under the job's own parameter names.
+
+        And the optimizer's groups: of these, this run's own hold, however it groups them. Called by all ranks
+        together.
+        """
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        groups = {"param_groups": optimizer.pop("param_groups")}
+        return {"model": model, "optimizer": optimizer}, groups
+
+    def restore(self, state: dict[str, Any], groups: dict[str, Any]) -> None:
+        """Take over what `state` returned, after its tensors were filled. Called by all ranks together."""
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"] | groups,
+        )
 
     def build_model(self) -> Any:
         """The job's model, still where the job made it. Raises JobError."""
