@@ -119,12 +119,17 @@ def _introduce(
     progress.record(
         "init",
         0,
+        task=cfg.task,
+        strategy=cfg.strategy,
         parameters=parameters,
         ranks=world.size,
+        **{f"mesh_{axis}": size for axis, size in strategy.layout.mesh(world.size).items()},
         global_batch=plan.global_batch,
         micro_batch=plan.micro_batch,
         accumulation=plan.accumulation,
         precision=cfg.precision,
+        activation_checkpointing=cfg.activation_checkpointing,
+        compile=cfg.compile,
         steps=cfg.steps,
     )
 

@@ -72,6 +72,12 @@ def test_what_is_reported(train: Trainings, capsys: pytest.CaptureFixture[str]) 
     assert [entry["phase"] for entry in told] == [
         "init", "init", "train", "train", "train", "eval", "eval", "train", "train", "train", "save", "train",
     ]  # fmt: skip
+    described = {
+        "strategy": "ddp", "precision": "fp32", "ranks": 1,
+        "micro_batch": 4, "accumulation": 1, "global_batch": 4,
+        "mesh_data": 1, "mesh_tensor": 1, "mesh_pipeline": 1, "mesh_replicas": 1,
+    }  # fmt: skip
+    assert described.items() <= told[1].items()
     assert [entry["step"] for entry in told if "loss" in entry] == [1, 3, 6, 7]
     step = next(entry for entry in told if entry["step"] == 3)
     assert step["grad_norm"] > 0

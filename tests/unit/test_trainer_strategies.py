@@ -66,6 +66,10 @@ def test_a_copy_is_on_one_host_unless_told_otherwise() -> None:
     assert divide("hsdp", 8, local=2).replicas == 4
     assert divide("hsdp", 8).replicas == 2
     assert divide("hsdp", 8, "--shard-ranks", "2").replicas == 4
+    assert divide("hsdp", 8, local=2).mesh(8) == {"data": 8, "tensor": 1, "pipeline": 1, "replicas": 4}
+    assert divide("fsdp+tp", 4).mesh(4) == {"data": 2, "tensor": 2, "pipeline": 1, "replicas": 1}
+    two_stages_a_rank = divide("pp", 4, "--pipeline-schedule", "interleaved")
+    assert two_stages_a_rank.mesh(4) == {"data": 1, "tensor": 1, "pipeline": 4, "replicas": 1}
     assert str(divide("hsdp", 8, local=2)) == "4 copies x 2 shards"
     assert str(divide("fsdp+tp", 4)) == "2 shards x 2 in a layer"
     assert str(divide("fsdp", 4)) == ""

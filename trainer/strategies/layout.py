@@ -26,6 +26,19 @@ class Layout:
     draw: int = 0
     """Number for what is drawn at random: ranks that share a layer draw alike, all others apart."""
 
+    def mesh(self, ranks: int) -> dict[str, int]:
+        """How `ranks` ranks are divided: their number is `data` x `tensor` x `pipeline`.
+
+        `data` counts those with samples of their own, and `replicas` the whole copies that these hold, where
+        a strategy holds several in shards, else 1.
+        """
+        return {
+            "data": self.data,
+            "tensor": self.tensor,
+            "pipeline": ranks // (self.data * self.tensor),
+            "replicas": self.replicas,
+        }
+
     def __str__(self) -> str:
         """`2 copies x 4 shards`, or nothing where the name of the strategy says it all."""
         if self.replicas > 1:
