@@ -7,8 +7,7 @@ does not know, so either side may be newer; a different *major* protocol version
 Both sides distrust what arrives. `decode` checks every type, bounds every size, refuses NaN and infinity,
 and raises `WireError`; whoever reads counts such a line and goes on.
 
-Annotations are written for Python 3.8: `Optional[X]`, `Tuple[X, ...]` and `Dict[str, X]` only, because
-`decode` reads them at run time.
+Annotations are written as `typed.py` can read them at run time.
 """
 
 from __future__ import annotations
@@ -16,38 +15,30 @@ from __future__ import annotations
 import base64
 import binascii
 import dataclasses
-import functools
 import json
 import re
-import sys
 import typing
-from typing import Any, Dict, Optional, Tuple, Type, TypeVar, Union
+from typing import Any, Dict, Optional, Tuple, Type, Union
+
+from .typed import MAX_ITEMS as MAX_ITEMS
+from .typed import MAX_LINE as MAX_LINE
+from .typed import MAX_TEXT as MAX_TEXT
+from .typed import WireError as WireError
+from .typed import from_json as from_json
+from .typed import refuse_constant
+from .typed import to_json as to_json
 
 PROTOCOL = (1, 1)
 """Major and minor version of this format. A different major does not interoperate."""
 
-MAX_LINE = 256 * 1024
-"""Bytes of one line, the newline included."""
-
 MAX_CHUNK = 96 * 1024
 """Raw bytes in one `Log` message or one reply that carries data: in base64 it stays well under `MAX_LINE`."""
-
-MAX_TEXT = 64 * 1024
-"""Characters of one string field (base64 payloads excepted)."""
-
-MAX_FLOAT = sys.float_info.max
-
-MAX_ITEMS = 16384
-"""Entries of one list or object."""
 
 MAX_NODES = 1024
 """Hosts of one run."""
 
 KNOWN_RUNS = 200
 """The newest runs that a viewer is told about on connecting."""
-
-MAX_DEPTH = 32
-"""Lists and objects inside one another in the parameters of a request or the result of a reply."""
 
 RUN_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}\Z")
 """Names of runs: safe as a folder's name, as a shell word and on the screen."""
@@ -75,10 +66,6 @@ GPU_STATES = (
 Scalar = Union[None, bool, int, float, str]
 Record = Dict[str, Scalar]
 """A line of a rank's progress: `step`, `loss`, `tokens_per_second`, ... NaN and infinity come as strings."""
-
-
-class WireError(ValueError):
-    """A line that is not a valid message; the text says what is wrong with it."""
 
 
 # --- viewer -> agent ---------------------------------------------------------------------------------------
@@ -453,8 +440,6 @@ _CLASSES: Tuple[Type[Any], ...] = (
 
 KINDS: Dict[str, Type[Any]] = {kind.__name__.lower(): kind for kind in _CLASSES}
 
-T = TypeVar("T")
-
 # --- encoding ----------------------------------------------------------------------------------------------
 
 
@@ -503,7 +488,7 @@ def decode(line: bytes) -> Optional[Message]:
     if len(line) > MAX_LINE:
         raise WireError(f"line of {len(line)} bytes is over the limit of {MAX_LINE}")
     try:
-        fields = json.loads(line, parse_constant=_refuse_constant)
+        fields = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise WireError(f"not JSON: {error}") from error
     if not isinstance(fields, dict):
@@ -534,117 +519,3 @@ def _check_run(run: Run) -> None:
         raise WireError("run.nodes.name is not the name of a host")
     if not 0 <= run.nproc_per_node <= MAX_ITEMS or not 0 <= run.world_size <= MAX_NODES * MAX_ITEMS:
         raise WireError(f"run has {run.nproc_per_node} ranks a node and {run.world_size} in all")
-
-
-def from_json(cls: Type[T], value: Any, where: str = "") -> T:
-    """Build the dataclass `cls` from a decoded JSON object, checking every field. Raises WireError."""
-    where = where or cls.__name__.lower()
-    if not isinstance(value, dict):
-        raise WireError(f"{where} is not an object")
-    arguments = {}
-    for name, hint, required in _fields(cls):  # type: ignore[arg-type]  # typeshed: a class is hashable
-        if name in value:
-            limit = MAX_LINE if name == "data" else MAX_TEXT
-            arguments[name] = _check(hint, value[name], f"{where}.{name}", limit)
-        elif required:
-            raise WireError(f"{where}.{name} is missing")
-    return cls(**arguments)
-
-
-def to_json(value: Any) -> Dict[str, Any]:
-    """The JSON object of a dataclass of this module: the inverse of `from_json`."""
-    return dataclasses.asdict(value)
-
-
-@functools.lru_cache(maxsize=None)
-def _fields(cls: Type[Any]) -> Tuple[Tuple[str, Any, bool], ...]:
-    hints = typing.get_type_hints(cls)
-    return tuple(
-        (
-            field.name,
-            hints[field.name],
-            field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-        )
-        for field in dataclasses.fields(cls)
-    )
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a number here")
-
-
-def _check(hint: Any, value: Any, where: str, limit: int = MAX_TEXT) -> Any:
-    if hint is Any:
-        _check_any(value, where, MAX_DEPTH)
-        return value
-    if hint is str:
-        if not isinstance(value, str):
-            raise WireError(f"{where} is not a string")
-        if len(value) > limit:
-            raise WireError(f"{where} has {len(value)} characters, over {limit}")
-        return value
-    if hint is bool:
-        if not isinstance(value, bool):
-            raise WireError(f"{where} is not true or false")
-        return value
-    if hint is int:
-        if not isinstance(value, int) or isinstance(value, bool) or not -(2**63) <= value < 2**63:
-            raise WireError(f"{where} is not a 64-bit integer")
-        return value
-    if hint is float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            raise WireError(f"{where} is not a number")
-        # NaN fails this too, and so does an integer of which float() would raise.
-        if not -MAX_FLOAT <= value <= MAX_FLOAT:
-            raise WireError(f"{where} is not a finite number")
-        return float(value)
-    origin = typing.get_origin(hint)
-    if origin is Union:
-        return _check_union(hint, value, where, limit)
-    if origin is tuple:
-        if not isinstance(value, list):
-            raise WireError(f"{where} is not a list")
-        if len(value) > MAX_ITEMS:
-            raise WireError(f"{where} has {len(value)} entries, over {MAX_ITEMS}")
-        item = typing.get_args(hint)[0]
-        return tuple(_check(item, entry, f"{where}[{index}]") for index, entry in enumerate(value))
-    if origin is dict:
-        if not isinstance(value, dict):
-            raise WireError(f"{where} is not an object")
-        if len(value) > MAX_ITEMS:
-            raise WireError(f"{where} has {len(value)} entries, over {MAX_ITEMS}")
-        item = typing.get_args(hint)[1]
-        return {key: _check(item, entry, f"{where}.{key[:80]}") for key, entry in value.items()}
-    return from_json(hint, value, where)
-
-
-def _check_any(value: Any, where: str, depth: int) -> None:
-    """Refuse in parameters and results what cannot be encoded again, or only by a deep recursion."""
-    if isinstance(value, float) and not -MAX_FLOAT <= value <= MAX_FLOAT:
-        raise WireError(f"{where} is not a finite number")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise WireError(f"{where} is not a 64-bit integer")
-    if isinstance(value, (list, dict)):
-        if not depth:
-            raise WireError(f"{where} is nested more than {MAX_DEPTH} deep")
-        for entry in value.values() if isinstance(value, dict) else value:
-            _check_any(entry, where, depth - 1)
-
-
-def _check_union(hint: Any, value: Any, where: str, limit: int) -> Any:
-    options = typing.get_args(hint)
-    if value is None:
-        if type(None) in options:
-            return None
-        raise WireError(f"{where} is null")
-    reason: Optional[WireError] = None
-    for option in sorted((o for o in options if o is not type(None)), key=_narrowest_first):
-        try:
-            return _check(option, value, where, limit)
-        except WireError as error:
-            reason = error
-    raise reason or WireError(f"{where} is of no known type")
-
-
-def _narrowest_first(option: Any) -> int:
-    return (bool, int, float, str).index(option) if option in (bool, int, float, str) else 4
