@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import values
 from .errors import ABSENT
-from .keys import LARGEST, STRATEGIES, TRAIN_KEYS, Key, either, json_word, key_word, text_problem
+from .keys import LARGEST, TRAIN_KEYS, Key, either, json_word, key_word, text_problem
 from .reader import Reader
 from .source import Table
 
@@ -86,7 +86,7 @@ def run(reader: Reader, table: Table | None) -> RunSection:
     nproc = reader.take(table, "run.nproc_per_node", "auto", values.nproc)
     grace = Key("", float, 0, 3600)
     return RunSection(
-        strategy=reader.take(table, "run.strategy", "ddp", Key("", str, choices=STRATEGIES).problem),
+        strategy=reader.take(table, "run.strategy", "ddp", values.strategy),
         script=reader.take(table, "run.script", None, values.filled_string),
         module=reader.take(table, "run.module", None, values.module),
         task=reader.take(table, "run.task", None, values.task),

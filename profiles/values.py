@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 
-from .keys import TASKS, Key, did_you_mean, either, json_word
+from .keys import STRATEGIES, TASKS, Key, did_you_mean, either, json_word
 
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -17,6 +18,9 @@ _OURS = re.compile(
     r"|TORCHELASTIC_(RUN_ID|RESTART_COUNT|MAX_RESTARTS|USE_AGENT_STORE|ERROR_FILE)\Z"
 )
 """Variables that the launcher sets for each rank."""
+
+_FAMILIES = {"deepspeed": ("zero1", "zero2", "zero3"), "tensorflow": ("tf-mirrored", "tf-parameter-server")}
+"""What people call several strategies."""
 
 
 def name(value: object) -> str | None:
@@ -59,6 +63,18 @@ def task(value: object) -> str | None:
     hint = did_you_mean(value, TASKS) if isinstance(value, str) else ""
     shipped = either(map(json_word, TASKS))
     return f'must be {shipped}, or the path on the host of your own job file, "....py"{hint}'
+
+
+def strategy(value: object) -> str | None:
+    """The name of a strategy; for one that is none, the nearest."""
+    if isinstance(value, str) and value not in STRATEGIES:
+        word = value.lower().replace("_", "-")
+        near = _FAMILIES.get(word) or difflib.get_close_matches(word, STRATEGIES, n=3, cutoff=0.6)
+        # In the order of the list: of names that are equally near none is the first.
+        names = [json_word(name) for name in STRATEGIES if name in near]
+        if names:
+            return f"is no strategy; did you mean {either(names)}? `encamp strategies` explains each"
+    return Key("", str, choices=STRATEGIES).problem(value)
 
 
 def arguments(value: object) -> str | None:

@@ -117,7 +117,10 @@ def test_unknown_keys_are_refused_with_the_nearest_known_one(text: str, key: str
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        ('[run]\nscript = "t.py"\nstrategy = "fsdp9"\n', "run.strategy", 'must be "ddp"'),
+        ('[run]\nscript = "t.py"\nstrategy = "xyz"\n', "run.strategy", 'must be "ddp"'),
+        ('[run]\nscript = "t.py"\nstrategy = 3\n', "run.strategy", 'must be "ddp"'),
+        ('[run]\nscript = "t.py"\nstrategy = "fdp"\n', "run.strategy", 'did you mean "ddp", "fsdp" or'),
+        ('[run]\nscript = "t.py"\nstrategy = "FSDP_TP"\n', "run.strategy", '"fsdp+tp"?'),
         ('[run]\ntask = "gtp"\n', "run.task", 'did you mean "gpt"'),
         ('[run]\ntask = "job.sh"\n', "run.task", "your own job file"),
         ("[run]\ntask = 3\n", "run.task", 'must be "gpt"'),
@@ -150,7 +153,7 @@ def test_unknown_keys_are_refused_with_the_nearest_known_one(text: str, key: str
         (TASK + "[train]\nsteps = 0\n", "train.steps", "a whole number of at least 1"),
         (TASK + "[train]\nseed = -1\n", "train.seed", "from 0 to 4294967295"),
         (TASK + "[train]\nlearning_rate = inf\n", "train.learning_rate", "a number from 0 to 1000"),
-        (TASK + '[train]\nprecision = "fp8"\n', "train.precision", 'must be "fp32" or "bf16"'),
+        (TASK + '[train]\nprecision = "fp8"\n', "train.precision", 'must be "fp32", "bf16" or'),
         (TASK + "[train]\nsteps = " + "9" * 4000 + "\n", "train.steps", "a whole number of at least 1"),
     ],
 )
