@@ -19,7 +19,7 @@ from typing import Iterator, Optional
 from . import files, paths, probe, process, wire
 from .errors import RunError
 
-MARKER = "encamp.json"
+MARKER = probe.MARKER
 """Renamed into an environment's folder when everything in it is there; its time is that of the last use."""
 
 UNUSED_SECONDS = 30 * 86400.0

@@ -96,10 +96,7 @@ def resolve(
     cwd, cwd_now = _folders(home, spec)
     _check_target(spec, cwd_now)
     code = [_code_folder(home, reference.sha256, reference.name) for reference in spec.code]
-    if spec.env_setup is None:
-        interpreter = probe.resolve(home, spec.python, cwd_now)
-    else:
-        interpreter = envs.resolve(home, spec.python, cwd_now, spec.env_setup)
+    interpreter = _interpreter(home, spec, cwd_now)
     cores = usable_cores() if cores is None else cores
     nproc = spec.nproc_per_node or (1 if launcher.one_process else len(gpus) or max(2, cores))
     if placement is not None:
@@ -187,6 +184,36 @@ LAUNCHERS = {
     "dp": TORCHRUN._replace(one_process=True),
 }
 """Strategy -> how its ranks are started."""
+
+
+TRAINER_NEEDS = {
+    **dict.fromkeys(("zero1", "zero2", "zero3"), ("torch", "deepspeed")),
+    "horovod": ("torch", "horovod"),
+    **dict.fromkeys(("tf-mirrored", "tf-parameter-server"), ("tensorflow",)),
+}
+"""Strategy -> the packages that the trainer needs under it; torch where nothing is said."""
+
+LAUNCHER_NEEDS = {"horovod": ("horovod",), **dict.fromkeys(("tf-mirrored", "tf-parameter-server"), ())}
+"""Strategy -> the packages without which nothing can be started under it; torch where nothing is said."""
+
+
+def _interpreter(home: str, spec: wire.LaunchSpec, cwd: str) -> probe.Interpreter:
+    """The one that `spec` means. A user's own script may do with less than the trainer. Raises RunError."""
+    wants = TRAINER_NEEDS.get(spec.strategy, ("torch",))
+    least = LAUNCHER_NEEDS.get(spec.strategy, ("torch",))
+    needs: Sequence[str] = wants if spec.target_kind == "task" else least
+    what_for = f"strategy {spec.strategy}"
+    if spec.env_setup is None:
+        return probe.resolve(home, spec.python, cwd, needs, wants, what_for)
+    found = envs.resolve(home, spec.python, cwd, spec.env_setup)
+    lacking = found.lacks(needs)
+    if lacking:
+        raise RunError(
+            "no-package",
+            f"the environment of [env_setup] has no {' and '.join(lacking)}, which {what_for} needs",
+            "add it to packages in the profile's [env_setup] table",
+        )
+    return found
 
 
 def _release(version: str) -> Tuple[int, ...]:

@@ -23,7 +23,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "train.py").write_text("print(1)\n")
     monkeypatch.setenv("HOME", str(folder))
-    monkeypatch.setattr(probe, "resolve", lambda home, python, cwd: TORCH)
+    monkeypatch.setattr(probe, "resolve", lambda *_: TORCH)
     for name in ("OMP_NUM_THREADS", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -92,7 +92,7 @@ def test_what_the_user_sets_wins(home: str, project: Path, monkeypatch: pytest.M
 def test_older_torch_gets_the_names_it_knows(
     home: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "resolve", lambda home, python, cwd: TORCH._replace(torch="2.4.1"))
+    monkeypatch.setattr(probe, "resolve", lambda *_: TORCH._replace(torch="2.4.1"))
     env = resolve(home, spec()).env
     assert env["TORCH_NCCL_TRACE_BUFFER_SIZE"] == "2000"
     assert "TORCH_FR_BUFFER_SIZE" not in env

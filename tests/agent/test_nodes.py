@@ -25,7 +25,7 @@ def placement(node_rank: int, **changes: object) -> wire.Placement:
 @pytest.fixture
 def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> wire.LaunchSpec:
     torch = probe.Interpreter("/venv/bin/python", "3.11.7", "2.13.0+cu130", "13.0")
-    monkeypatch.setattr(probe, "resolve", lambda home, python, cwd: torch)
+    monkeypatch.setattr(probe, "resolve", lambda *_: torch)
     (tmp_path / "train.py").touch()
     return wire.LaunchSpec(
         "gpt-1", "gpt", "p", "ddp", "script", "train.py", cwd=str(tmp_path), nproc_per_node=4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -39,6 +40,33 @@ def with_torch(folder: Path, name: str, body: str = "", python: str = sys.execut
     return venv(folder, name, python, f"export PYTHONPATH={library}; echo asked >> {folder}/{name}.log")
 
 
+def with_packages(folder: Path, name: str, *packages: str, torch: bool = True) -> str:
+    """Packages that must not be imported when they are looked for; the distribution has a longer name."""
+    path = (
+        with_torch(folder, name)
+        if torch
+        else venv(folder, name, before="export PYTHONPATH=" + library(folder, name))
+    )
+    for package in packages:
+        place = Path(library(folder, name)) / package
+        place.mkdir(parents=True)
+        (place / "__init__.py").write_text("raise SystemExit('imported')\n")
+        info = (
+            place.parent / f"{package}-cpu-7.1.dist-info"
+            if package == "tensorflow"
+            else place.parent / f"{package}-7.1.dist-info"
+        )
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {info.name.rpartition('-')[0]}\nVersion: 7.1\n"
+        )
+    return path
+
+
+def library(folder: Path, name: str) -> str:
+    return str(folder / f"{name}-library")
+
+
 def times_asked(folder: Path, name: str) -> int:
     log = folder / f"{name}.log"
     return len(log.read_text().splitlines()) if log.exists() else 0
@@ -48,7 +76,7 @@ def test_torch_is_really_imported_under_every_python(python: str, home: str, tmp
     path = with_torch(tmp_path, "env", "print('noise of torch')", python)
     found = probe.inspect(home, path)
     assert found.path == path
-    assert found[2:] == ("2.9.0", "13.0", "")
+    assert found[2:] == ("2.9.0", "13.0", "", {"torch": "2.9.0"})
     assert found.version.startswith("3.")
 
 
@@ -157,6 +185,61 @@ def test_candidates_are_real_programs_and_none_comes_twice(
     assert all(os.access(path, os.X_OK) for path in found)
     assert not any("gone" in path for path in found)
     assert any(folder.samefile(Path(sys.executable).parent) for folder in folders)
+
+
+def test_packages_are_found_and_not_imported(python: str, home: str, tmp_path: Path) -> None:
+    found = probe.inspect(home, with_packages(tmp_path, "env", "deepspeed", "tensorflow", "horovod"))
+    versions = {"deepspeed": "7.1", "tensorflow": "7.1", "horovod": "7.1", "torch": "2.9.0"}
+    assert (found.error, found.packages) == ("", versions)
+    assert found.lacks(("torch", "horovod", "safetensors")) == ["safetensors"]
+
+
+def test_auto_is_the_first_that_has_what_is_needed(home: str, alone: Path) -> None:
+    plain = with_torch(alone, "a-torch")
+    other = with_packages(alone, "b-tensorflow", "tensorflow", torch=False)
+    wanted = with_packages(alone, "c-deepspeed", "deepspeed")
+    assert probe.resolve(home, "auto", "").path == plain
+    assert probe.resolve(home, "auto", "", ("torch", "deepspeed")).path == wanted
+    assert probe.resolve(home, "auto", "", ("tensorflow",)).path == other
+    assert probe.resolve(home, "auto", "", ("torch",), ("torch", "deepspeed")).path == wanted, "script mode"
+    assert probe.resolve(home, "auto", "", ("torch",), ("torch", "horovod")).path == plain
+    with pytest.raises(RunError) as refusal:
+        probe.resolve(home, "auto", "", ("torch", "horovod"), what_for="strategy horovod")
+    error = refusal.value
+    assert error.code == "no-package"
+    assert error.message.startswith(
+        "no Python on this host has torch and horovod, which strategy horovod needs"
+    )
+    assert f"{other} (Python " in error.message
+    assert "without torch and horovod)" in error.message
+    assert error.hint.startswith("encamp env build horovod --on HOST, ")
+
+
+def test_a_named_python_has_to_have_what_is_needed(home: str, tmp_path: Path) -> None:
+    path = with_packages(tmp_path, "env", "deepspeed")
+    assert probe.resolve(home, path, "", ("torch", "deepspeed")).path == path
+    with pytest.raises(RunError, match=f"{path} has no horovod, which strategy horovod needs") as refusal:
+        probe.resolve(home, path, "", ("torch", "horovod"), what_for="strategy horovod")
+    assert refusal.value.code == "no-package"
+    assert f"encamp env build horovod --on HOST --python {path}" in refusal.value.hint
+    only = with_packages(tmp_path, "tf", "tensorflow", torch=False)
+    assert probe.resolve(home, only, "", ("tensorflow",)).torch is None
+    with pytest.raises(RunError, match="has no torch, which strategy horovod needs"):
+        probe.resolve(home, only, "", ("torch", "horovod"), what_for="strategy horovod")
+
+
+def test_environments_of_recipes_come_last_and_only_when_complete(home: str, alone: Path) -> None:
+    plain = with_torch(alone, "a-torch")
+    built = Path(with_packages(alone, "b-built", "horovod")).parents[1]
+    folder = Path(paths.env_dir(home, "0" * 32))
+    folder.parent.mkdir(parents=True)
+    built.rename(folder)
+    assert probe.candidates("", home) == [plain]
+    for made in ({"packages": ["x"]}, {"recipe": "horovod", "built": 5.0}):
+        (folder / probe.MARKER).write_text(json.dumps(made))
+    assert probe.candidates("", home) == [plain, str(folder / "bin" / "python")]
+    assert probe.resolve(home, "auto", "", ("torch", "horovod")).path == str(folder / "bin" / "python")
+    assert probe.candidates("") == [plain]
 
 
 @pytest.mark.slow
