@@ -34,6 +34,9 @@ PLACE_BYTES = 8 * 1024
 HISTORY_BYTES = 128 * 1024
 """Bytes of JSON that the records of `history` take at most: they are one line of the wire."""
 
+HEAD_BYTES = 16 * 1024
+"""Bytes at the beginning of a progress file in which a trainer says how it trains."""
+
 T = TypeVar("T")
 
 
@@ -121,6 +124,15 @@ class ProgressTail:
         start = max(0, status.st_size - TAIL_BYTES)
         found, self._offset = files.read_json_lines(self._path, start, TAIL_BYTES)
         self.newest = next((record for record in map(sanitized, reversed(found)) if record), {})
+
+
+def training(path: str) -> Optional[wire.Training]:
+    """What the records of the phase `init` at the beginning of a progress file say, the last word counts."""
+    said: Dict[str, object] = {}
+    for record in files.read_json_lines(path, 0, HEAD_BYTES)[0]:
+        if record.get("phase") == "init":
+            said.update(record)
+    return wire.training(said)
 
 
 def thin(items: Iterable[T], limit: int) -> List[T]:

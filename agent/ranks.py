@@ -14,7 +14,7 @@ from typing import List, Optional, Sequence
 
 from . import files, process, wire
 from .procfile import ProcFile
-from .progress import ProgressTail
+from .progress import ProgressTail, training
 
 STEPS = struct.Struct("<8sQdd")
 STEPS_MAGIC = b"ENCAMP1\0"
@@ -56,7 +56,8 @@ class RankWatch:
         # Read, not mapped: a mapped file that somebody truncates ends the process that looks at it.
         self._steps = ProcFile(os.path.join(folder, "steps"), STEPS.size)
         self._rhythm = Rhythm()
-        self.progress = ProgressTail(os.path.join(folder, "progress.jsonl"), resume=resume)
+        self._progress_file = os.path.join(folder, "progress.jsonl")
+        self.progress = ProgressTail(self._progress_file, resume=resume)
         self.new_records: List[wire.Record] = []
         self.state = "starting"
         self._pid = 0
@@ -100,6 +101,11 @@ class RankWatch:
             exit_code=self._exit_code,
             phase=phase,
         )
+
+    def training(self, before: Optional[wire.Training]) -> Optional[wire.Training]:
+        """What it says of how it trains: looked up again when the last `sample` found it beginning."""
+        begins = any(record.get("phase") == "init" for record in self.new_records)
+        return training(self._progress_file) if begins else before
 
     def close(self) -> None:
         """Close the file that is kept open."""
@@ -181,13 +187,16 @@ class RankSampler:
             RankWatch(attempt_dir, first_rank + local_rank, local_rank, resume=resume)
             for local_rank in range(nproc)
         ]
+        self._training = training(os.path.join(attempt_dir, f"rank{first_rank}", "progress.jsonl"))
 
     def sample(self, gpus: Sequence[wire.GpuSample] = ()) -> wire.Ranks:
         """All ranks now; rates are since the last call. `gpus` are the host's: one of them is the rank's."""
         starting = any(rank.state == "starting" for rank in self._ranks)
         over = starting and os.path.exists(self._exit_file)
         samples = tuple(rank.sample(gpus, over) for rank in self._ranks)
-        return wire.Ranks(self._run, self._attempt, time.time(), samples)
+        if self._ranks:  # they all say the same
+            self._training = self._ranks[0].training(self._training)
+        return wire.Ranks(self._run, self._attempt, time.time(), samples, self._training)
 
     def new_progress(self) -> List[wire.Progress]:
         """The progress records that the last `sample` found, one message a rank that had any."""

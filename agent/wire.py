@@ -57,6 +57,11 @@ RUN_STATES = (*LIVE_STATES, *END_STATES, "unreachable")
 RANK_STATES = ("starting", "running", "exited", "lost")
 """`exited`: its end was recorded, see `exit_code`. `lost`: gone without a word (power cut, SIGKILL)."""
 
+WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9+._-]{0,31}\Z")
+"""The name of a strategy or a kind of number."""
+
+LARGEST_COUNT = 2**53
+
 GPU_STATES = (
     "ok", "none", "starting", "not-loaded", "no-permission", "blocked", "mismatch", "lost", "reset-required",
     "hung", "error",
@@ -320,6 +325,28 @@ class RankSample:
 
 
 @dataclasses.dataclass(frozen=True)
+class Training:
+    """How the work is shared, as the trainer said when it began. Empty and 0 are what it did not say.
+
+    `mesh_data` x `mesh_tensor` x `mesh_pipeline` ranks take part; those of `mesh_data` have samples of their
+    own, and hold `mesh_replicas` whole copies of the model where they hold them in shards.
+    """
+
+    strategy: str = ""
+    precision: str = ""
+    ranks: int = 0
+    mesh_data: int = 0
+    mesh_tensor: int = 0
+    mesh_pipeline: int = 0
+    mesh_replicas: int = 0
+    global_batch: int = 0
+    micro_batch: int = 0
+    accumulation: int = 0
+    steps: int = 0
+    parameters: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Ranks:
     """All ranks of a run's current attempt on this host, once a second while it lives and once at its end."""
 
@@ -327,6 +354,8 @@ class Ranks:
     attempt: int
     time: float
     ranks: Tuple[RankSample, ...]
+    training: Optional[Training] = None
+    """None for a program that says nothing of itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -506,7 +535,23 @@ def decode(line: bytes) -> Optional[Message]:
         raise WireError(f"{kind}.run is not the name of a run")
     if isinstance(message, Run):
         _check_run(message)
+    if isinstance(message, Ranks):
+        told = message.training
+        if told is not None and told != (training(vars(told)) or Training()):
+            raise WireError("ranks.training is not of short words and counts alone")
     return typing.cast(Message, message)
+
+
+def training(record: Optional[Dict[str, Any]]) -> Optional[Training]:
+    """What is believed of a record in which a program says how it trains; None when that is nothing."""
+    kept = {}
+    for field in dataclasses.fields(Training):
+        value = (record or {}).get(field.name)
+        if type(value) is not type(field.default) or not value:
+            continue
+        if WORD.match(value) if isinstance(value, str) else 0 < value <= LARGEST_COUNT:
+            kept[field.name] = value
+    return Training(**kept) if kept else None
 
 
 def _check_run(run: Run) -> None:

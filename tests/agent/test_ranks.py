@@ -303,6 +303,40 @@ def test_what_is_no_step_is_not_shown_as_one(attempt: Path, record: str) -> None
     assert (sample.step, sample.step_time, sample.phase) == (None, None, None)
 
 
+def test_how_the_trainer_shares_the_work_is_told_with_every_sample(attempt: Path) -> None:
+    def say(**fields: Any) -> None:
+        with (attempt / "rank4" / "progress.jsonl").open("a") as file:
+            file.write(json.dumps({"time": 1.0, "step": 0, **fields}) + "\n")
+
+    (attempt / "rank4").mkdir()
+    sampler = RankSampler(str(attempt), "r", 1, 2, first_rank=4)
+    say(phase="init")
+    assert sampler.sample().training is None
+    say(phase="init", strategy="fsdp+tp", mesh_data=2, mesh_tensor=2, micro_batch=8, colour="red")
+    assert sampler.sample().training == wire.Training("fsdp+tp", mesh_data=2, mesh_tensor=2, micro_batch=8)
+    say(phase="init", micro_batch=16)
+    say(phase="train", precision="bf16", loss=1.0)
+    found = sampler.sample()
+    assert found.training == wire.Training("fsdp+tp", mesh_data=2, mesh_tensor=2, micro_batch=16)
+    sampler.close()
+    again = RankSampler(str(attempt), "r", 1, 2, first_rank=4, resume=True)
+    assert again.sample().training == found.training, "a new daemon knows it from the file"
+    assert wire.decode(wire.encode(found)) == found
+    again.close()
+
+
+def test_what_is_no_short_word_or_count_is_not_believed(attempt: Path) -> None:
+    (attempt / "rank0").mkdir()
+    lies = {
+        "strategy": "x" * 33, "precision": "\x1b[31m", "ranks": True, "mesh_data": -1, "mesh_tensor": 2.5,
+        "mesh_pipeline": 2**60, "mesh_replicas": "2", "global_batch": None, "steps": [1],
+    }  # fmt: skip
+    (attempt / "rank0" / "progress.jsonl").write_text(json.dumps({"phase": "init", **lies}) + "\n")
+    sampler = RankSampler(str(attempt), "r", 1, 1)
+    assert sampler.sample().training is None
+    sampler.close()
+
+
 def test_a_new_daemon_reports_no_record_twice(attempt: Path) -> None:
     (attempt / "rank0").mkdir()
     (attempt / "rank0" / "progress.jsonl").write_text('{"step": 5}\n')

@@ -75,6 +75,15 @@ def test_ranks_and_hosts_of_a_run_can_be_drawn(absurd: dict[str, int]) -> None:
         wire.decode(wire.encode(dataclasses.replace(run, nodes=nodes)))
 
 
+@pytest.mark.parametrize(
+    "lie", [{"strategy": "a b"}, {"precision": "x" * 33}, {"ranks": -1}, {"steps": 2**60}]
+)
+def test_how_a_run_trains_is_short_words_and_counts(lie: dict[str, Any]) -> None:
+    ranks = wire.Ranks("r", 1, 1.0, (), wire.Training(**lie))
+    with pytest.raises(wire.WireError, match=r"ranks\.training"):
+        wire.decode(wire.encode(ranks))
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a;reboot", "a\n", "-a", "a" * 64, "\u202ea"])
 def test_names_of_hosts_can_be_pasted_into_a_shell(name: str) -> None:
     run = example(wire.Run)
@@ -121,6 +130,8 @@ def example(kind: type[Any]) -> Any:
     values = {field.name: _value(hints[field.name], field.name) for field in dataclasses.fields(kind)}
     if kind is wire.Node:
         values["name"] = "vast-a"
+    if kind is wire.Training:
+        values = {name: "fsdp+tp" if isinstance(value, str) else 2**53 for name, value in values.items()}
     return kind(**values)
 
 

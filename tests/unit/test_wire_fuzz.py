@@ -28,6 +28,11 @@ tree = st.recursive(
 
 RUN_IDS = st.from_regex(wire.RUN_ID, fullmatch=True).filter(wire.RUN_ID.match)
 HOST_NAMES = st.from_regex(wire.HOST_NAME, fullmatch=True).filter(wire.HOST_NAME.match)
+TRAININGS = st.builds(
+    wire.Training,
+    strategy=st.just("") | st.from_regex(wire.WORD, fullmatch=True).filter(wire.WORD.match),
+    ranks=st.integers(0, wire.LARGEST_COUNT),
+)
 STREAMS = st.sampled_from(["launcher", "rank0", "rank7", "rank12345"])
 
 
@@ -55,6 +60,8 @@ def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
         fields["stream"] = STREAMS
     if kind is wire.Node:
         fields["name"] = HOST_NAMES
+    if kind is wire.Ranks:
+        fields["training"] = st.none() | TRAININGS
     if kind is wire.Run:
         fields["nodes"] = st.lists(values(wire.Node), min_size=2, max_size=3).map(tuple)
         fields["node_rank"] = st.integers(0, 1)
