@@ -38,10 +38,10 @@ contracts: $(VENV)/ready-dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/ready-dev
-	$(BIN)/pytest -m "not bench and not slow" $(PARALLEL) $(ARGS)
+	$(BIN)/pytest -m "not bench and not slow and not heavy" $(PARALLEL) $(ARGS)
 
 slow: $(VENV)/ready-dev ## the tests that take longer
-	$(BIN)/pytest -m "slow and not bench" $(PARALLEL) $(ARGS)
+	$(BIN)/pytest -m "slow and not bench and not heavy" $(PARALLEL) $(ARGS)
 
 bench: $(VENV)/ready-dev ## speed, as ratios to a peer or a floor in the same run
 	$(BIN)/pytest -m bench -s $(ARGS)

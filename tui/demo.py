@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import os
 import shutil
 import site
-import sys
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
@@ -22,6 +20,8 @@ from typing import Any
 
 from profiles import library, schema
 
+from . import demo_run
+from .demo_run import DemoRun
 from .fleet import paths, run_watch, runs, status
 from .fleet.errors import EncampError
 from .fleet.fleet import Fleet
@@ -31,9 +31,6 @@ from .fleet.session import Session
 from .fleet.ssh.server import EmbeddedHost
 from .fleet.store import NodeView, Store
 from .lifetime import Signalled, show, until_signal
-
-PROFILE = "gpt-tiny"
-RANKS = 2
 
 CONNECT_SECONDS = 120.0
 """How long the hosts may take until they are live, on a machine that is busy."""
@@ -72,31 +69,29 @@ class Clock:
         }
 
 
-def check_possible() -> None:
-    """Raise EncampError, with the way out, when the demo cannot run on this machine."""
+def run(
+    *, strategy: str, python: str, hosts: int, steps: int | None, headless: bool, say: Say
+) -> tuple[int, dict[str, Any] | None]:
+    """Run the demo; returns the exit code, and with `headless` its result.
+
+    `python` is that of the ranks; empty: one that has what `strategy` needs. Raises EncampError.
+    """
     if not Path("/proc/self/environ").exists():
         raise EncampError("The demo needs Linux: its hosts run on this machine.", "Add a real host instead.")
-    if importlib.util.find_spec("torch") is None:
-        raise EncampError(
-            "The demo trains for real, and torch is not installed here.",
-            "Install it with: pip install 'encamp[train]'",
-        )
-
-
-def run(*, hosts: int, steps: int | None, headless: bool, say: Say) -> tuple[int, dict[str, Any] | None]:
-    """Run the demo; returns the exit code, and with `headless` its result. Raises EncampError."""
-    check_possible()
+    what = demo_run.plan(strategy, python)
     site.getuserbase()  # remembers where it is before HOME changes
     work = _headless if headless else _with_app
     with _own_folders():
         try:
-            return asyncio.run(until_signal(work(hosts, steps, say)))
+            return asyncio.run(until_signal(work(what, hosts, steps, say)))
         except Signalled as end:
             return end.exit_code, None
 
 
-async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any] | None]:
-    async with _launched(hosts, steps, say) as (fleet, session, run_id, clock):
+async def _headless(
+    what: DemoRun, hosts: int, steps: int | None, say: Say
+) -> tuple[int, dict[str, Any] | None]:
+    async with _launched(what, hosts, steps, say) as (fleet, session, run_id, clock):
         view = await run_watch.settled(session, await run_watch.wait(session, run_id, ()))
         clock.total = clock.now()
         say(f"{run_id} has ended: {view.info.state}")
@@ -114,10 +109,12 @@ async def _headless(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[
     return 0 if view.info.state == "finished" else 1, result
 
 
-async def _with_app(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any] | None]:
+async def _with_app(
+    what: DemoRun, hosts: int, steps: int | None, say: Say
+) -> tuple[int, dict[str, Any] | None]:
     from .app import EncampApp
 
-    async with _launched(hosts, steps, say) as (fleet, _, run_id, _):
+    async with _launched(what, hosts, steps, say) as (fleet, _, run_id, _):
         code = await show(EncampApp(fleet, start_run=run_id))
         say("ending the demo")
     return code, None
@@ -125,7 +122,7 @@ async def _with_app(hosts: int, steps: int | None, say: Say) -> tuple[int, dict[
 
 @contextlib.asynccontextmanager
 async def _launched(
-    hosts: int, steps: int | None, say: Say
+    what: DemoRun, hosts: int, steps: int | None, say: Say
 ) -> AsyncGenerator[tuple[Fleet, Session, str, Clock], None]:
     """A fleet of `hosts` live hosts and a run on the first whose ranks have started."""
     clock = Clock()
@@ -150,34 +147,30 @@ async def _launched(
             first, lambda: first.view.sample, CONNECT_SECONDS, "The first sample did not come"
         )
         clock.first_sample = clock.now()
-        run_id = await _launch(first, steps, say)
+        run_id = await _launch(first, what, steps, say)
         stack.push_async_callback(_stop, first, run_id)
         await run_watch.started(first, run_id, 1)
-        view = await run_watch.until(first, lambda: _stepped(first, run_id), None, "")
+        view = await run_watch.until(first, lambda: _stepped(first, run_id, what.ranks), None, "")
         if view.step:
             clock.first_step = clock.now()
         say(f"{run_id} trains on {first.name}")
         yield fleet, first, run_id, clock
 
 
-async def _launch(session: Session, steps: int | None, say: Say) -> str:
-    settings = [f"run.nproc_per_node={RANKS}", f'run.python="{sys.executable}"']
-    if steps is not None:
-        settings.append(f"train.steps={steps}")
-    gpus = session.view.sample.gpu.gpus if session.view.sample else ()
-    if len(gpus) < RANKS:
-        settings.append("train.device=cpu")
-    profile = schema.load(library.find(PROFILE), settings)
-    say(f"launching {PROFILE} with {RANKS} ranks on {session.name}")
+async def _launch(session: Session, what: DemoRun, steps: int | None, say: Say) -> str:
+    settings = what.settings if steps is None else (*what.settings, f"train.steps={steps}")
+    profile = schema.load(library.find(demo_run.PROFILE), settings)
+    ranks = "1 rank" if what.ranks == 1 else f"{what.ranks} ranks"
+    say(f"launching {demo_run.PROFILE} under {what.strategy} with {ranks} on {session.name}")
     spec = runs.spec_from_profile(profile, runs.new_run_id(profile.name))
     result = await runs.launch(session, spec, runs.actor())
     return result.run
 
 
-def _stepped(session: Session, run_id: str) -> NodeView | None:
+def _stepped(session: Session, run_id: str, ranks: int) -> NodeView | None:
     """The run once all its ranks have taken a step, or it has ended."""
     view = session.view.runs.get(run_id)
-    if view is None or (view.live and not (len(view.ranks) == RANKS and view.step)):
+    if view is None or (view.live and not (len(view.ranks) >= ranks and view.step)):
         return None
     return view
 

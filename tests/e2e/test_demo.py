@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until
 
-from tui import demo
+from tui import demo, demo_run
 from tui.__main__ import main
 from tui.fleet.errors import EncampError
 
@@ -155,9 +155,10 @@ def test_a_failure_on_the_way_leaves_nothing(
 
 
 def test_without_torch_it_says_how_to_get_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(demo_run.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no other Python either
     assert main(["demo", "--headless"]) == 1
     captured = capsys.readouterr()
     assert "pip install" in captured.err

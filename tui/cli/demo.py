@@ -22,7 +22,21 @@ def register(commands: Commands) -> None:
         demo,
         summary="try encamp: hosts on loopback, a real training run, the app",
         details="Everything is temporary: leaving it stops and removes all of it.",
-        examples=["encamp demo", "encamp demo --hosts 4", "encamp demo --headless --steps 20 --json"],
+        examples=[
+            "encamp demo",
+            "encamp demo --strategy fsdp --hosts 4",
+            "encamp demo --headless --strategy pp --steps 20 --json",
+            "encamp demo --strategy tf-mirrored --python ~/tf/bin/python",
+        ],
+    )
+    demo_parser.add_argument(
+        "--strategy", metavar="NAME", default="ddp", help="how the ranks share the work, such as fsdp (ddp)"
+    )
+    demo_parser.add_argument(
+        "--python",
+        metavar="PATH",
+        default="",
+        help="the Python of the ranks; default: one here that has what the strategy needs",
     )
     demo_parser.add_argument("--hosts", type=parser.whole, metavar="N", default=2, help="how many hosts (2)")
     demo_parser.add_argument(
@@ -47,7 +61,12 @@ def demo(args: argparse.Namespace) -> int:
     if not args.headless and not is_terminal():
         raise UsageError("The demo's app needs a terminal.", "Without one: encamp demo --headless")
     code, result = demonstration.run(
-        hosts=args.hosts, steps=args.steps, headless=args.headless, say=output.note
+        strategy=args.strategy,
+        python=args.python,
+        hosts=args.hosts,
+        steps=args.steps,
+        headless=args.headless,
+        say=output.note,
     )
     if result is None:
         return code
