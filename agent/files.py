@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import threading
 
 MAX_JSON = 4 * 1024 * 1024
 """Bytes beyond which a JSON file is not read: what encamp writes is far smaller."""
@@ -46,7 +47,7 @@ def write_bytes(path: str, data: bytes, mode: int = 0o600) -> None:
 
     Raises OSError, after which the old content is still there and nothing is left behind.
     """
-    part = f"{path}.{os.getpid()}.part"
+    part = f"{path}.{os.getpid()}-{threading.get_ident()}.part"
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
     try:
         try:
