@@ -1,4 +1,4 @@
-"""Checkpoints: written by all ranks together, found again on restart, brought to the hosts that lack them.
+"""Checkpoints: found again on restart, brought to the hosts that lack them, read. `saving` writes them.
 
 They hold the weights under the job's own names and the optimizer's state, so that another number of ranks can
 load them. The step and the number of the next sample are in `complete.json`; learning rate, data order and
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import pickle
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,30 +21,31 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
+from . import saving
 from .errors import CheckpointError, UsageError
-from .folder import CheckpointFolder, Choice, Listing, Position, Record, choose
+from .folder import CheckpointFolder, Choice, Listing, Position, choose
 from .places import Places
+from .saving import Save, Saver
 from .strategies.base import Strategy
 from .transfer import Transfer
-
-GROUPS_WORK = torch.__version__ >= (2, 7)
-"""Whether DCP works in a group without rank 0. Before, it asks rank 0 of the world."""
 
 
 class Checkpoints:
     """The checkpoints of one run. Every method is called by all ranks together."""
 
-    def __init__(self, path: Path, *, keep: int, places: Places, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, path: Path, *, keep: int, keep_every: int = 0, places: Places, say: Callable[[str], None]
+    ) -> None:
         self.folder = CheckpointFolder(path)
-        self.keep = keep
         self.places = places
+        self.saver = Saver(self.folder, places, keep=keep, keep_every=keep_every)
         self.say = say
 
     def check(self, strategy: Strategy) -> None:
         """Raise UsageError where checkpoints would lie in pieces on hosts that cannot see each other's."""
         if not self.places.several:
             return
-        reach = set(self.places.ranks[self.places.own]) if GROUPS_WORK else {dist.get_rank()}
+        reach = set(self.places.ranks[self.places.own]) if saving.GROUPS_WORK else {dist.get_rank()}
         if not self.places.hold_all(strategy.replica_ranks <= reach):
             raise UsageError(
                 f"--strategy {strategy.cfg.strategy} spreads the model over the hosts, and they do not share "
@@ -84,40 +84,9 @@ class Checkpoints:
         self._refuse_unreadable(path, failures)
         strategy.restore(state, groups)
 
-    def save(self, strategy: Strategy, position: Position) -> Path:
-        """Write a checkpoint, and delete those that are too many.
-
-        Raises CheckpointError when any host cannot write it: then none has it.
-        """
-        step = position.step
-        path = self.folder.of(step)
-        try:
-            times = self.places.leaders_do(lambda: self._prepare(step))
-            self._all(lambda: self._write(strategy.state()[0], path))
-            record = Record(position=position, time=times[0])
-            self.places.leaders_do(lambda: self.folder.complete(record, _about()))
-        except CheckpointError as error:
-            self.places.leaders_do(lambda: self.folder.remove(step))
-            raise CheckpointError(f"{path} could not be written: {error}") from error
-        self.places.leaders_do(lambda: self.folder.prune(step, self.keep))
-        return path
-
-    def _prepare(self, step: int) -> float:
-        self.folder.prepare(step)
-        return time.time()
-
-    def _write(self, state: dict[str, Any], path: Path) -> None:
-        try:
-            if not self.places.several:
-                dcp.save(state, checkpoint_id=path)
-            elif GROUPS_WORK:
-                dcp.save(state, checkpoint_id=path, process_group=self.places.group)
-            elif self.places.leads:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", FutureWarning)  # these versions know no other way
-                    dcp.save_state_dict(state, dcp.FileSystemWriter(path), no_dist=True)
-        except dcp.api.CheckpointException as error:
-            raise CheckpointError(str(next(iter(error.failures.values()))[0])) from error
+    def save(self, strategy: Strategy, position: Position, *, background: bool) -> Save:
+        """Write a checkpoint, and delete those that are too many: see `Saver.save`."""
+        return self.saver.save(strategy, position, background=background)
 
     def _read(self, state: dict[str, Any], path: Path) -> None:
         try:
@@ -129,12 +98,6 @@ class Checkpoints:
                 raise CheckpointError(str(error.failures[failed[0]][0])) from error
         except (EOFError, pickle.UnpicklingError) as error:
             raise CheckpointError(str(error)) from error
-
-    def _all(self, action: Callable[[], None]) -> None:
-        """Let all ranks act. All raise CheckpointError when it fails on any."""
-        _, failures = self.places.attempt(action)
-        if failures:
-            raise CheckpointError(self.places.say_where(*next(iter(failures.items()))))
 
     def _refuse_unreadable(self, path: Path, failures: dict[int, str]) -> None:
         if not failures:
@@ -174,10 +137,6 @@ class Checkpoints:
                 f"step-{step} could not be fetched from {names[source]} to {lacking}: {error}"
             ) from error
         self.say(f"fetched {size / 1e6:.1f} MB in {time.perf_counter() - began:.1f} s")
-
-
-def _about() -> dict[str, object]:
-    return {"world_size": dist.get_world_size(), "torch": torch.__version__}
 
 
 def _names_and_sizes(path: Path) -> dict[str, Any]:

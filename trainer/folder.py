@@ -143,13 +143,17 @@ class CheckpointFolder:
         for step in self._steps(PARTIAL):
             shutil.rmtree(self.partial(step), ignore_errors=True)
 
-    def prune(self, newest: int, keep: int) -> None:
-        """Of the checkpoints up to step `newest`, leave the last `keep` complete ones."""
+    def prune(self, newest: int, keep: int, keep_every: int = 0) -> None:
+        """Of the checkpoints up to step `newest`, leave the last `keep` complete ones.
+
+        And, unless `keep_every` is 0, the complete ones of steps that are a multiple of it.
+        """
         self.remove_partial()
         steps = self._steps()
         complete = [step for step in steps if self._record(step) is not None]
         for step in steps:
-            if step < newest and step not in complete[-keep:]:
+            for_good = keep_every > 0 and step % keep_every == 0 and step in complete
+            if step < newest and not for_good and step not in complete[-keep:]:
                 self.remove(step)
 
     def _steps(self, suffix: str | None = None) -> list[int]:

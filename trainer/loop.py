@@ -25,6 +25,7 @@ from .folder import Position
 from .optim import Schedule
 from .progress import Progress
 from .readback import Numbers, Readback
+from .saving import Save
 from .stop import StopRequest
 from .strategies.base import Strategy
 from .world import World
@@ -66,6 +67,9 @@ class Loop:
         self.position = start
         self.first_step = start.step + 1
         self.saved_step: int | None = None
+        self.saving: Save | None = None
+        """The checkpoint that is being written."""
+        self.told_to_wait = False
         self.stopping = False
         self.schedule = Schedule(self.strategy.optimizer, self.cfg)
         device = self.world.device
@@ -85,17 +89,25 @@ class Loop:
         self.strategy.model.train()
         self.progress.record("train", self.position.step)
         self.window = Window(self.parts.feed.waited)
-        for step in range(self.first_step, self.cfg.steps + 1):
-            self._step(step)
-            if self.stopping:
-                break
-            if _due(step, self.cfg.eval_every):
-                self._evaluate()
-            if _due(step, self.cfg.checkpoint_every):
-                self._save(last=step == self.cfg.steps)
-        self._settle()
-        if self.saved_step != self.position.step:
-            self._save(last=True)
+        try:
+            for step in range(self.first_step, self.cfg.steps + 1):
+                self._step(step)
+                if self.saving is not None and self.saving.is_over:
+                    self._end_save()
+                if self.stopping:
+                    break
+                if _due(step, self.cfg.eval_every):
+                    self._evaluate()
+                if _due(step, self.cfg.checkpoint_every):
+                    self._save(last=step == self.cfg.steps)
+            self._settle()
+            self._end_save(training=False)
+            if self.saved_step != self.position.step:
+                self._save(last=True)
+        finally:
+            # When the job fails too: what is on its way to the disk gets there.
+            if self.saving is not None:
+                self.saving.wait()
         return self.position.step >= self.cfg.steps
 
     def _step(self, step: int) -> None:
@@ -172,6 +184,7 @@ class Loop:
             what = f"the job's loss counted nothing in step {step}, on any rank"
         else:
             what = f"the gradients of step {step} are not finite, although the loss is on every rank"
+        self._end_save(training=False)
         self.progress.record("train", step, loss=losses[ranks[0]] if ranks else None)
         last = (
             f"the last checkpoint is that of step {self.saved_step}"
@@ -208,23 +221,48 @@ class Loop:
         self.window.paused += time.perf_counter() - began
 
     def _save(self, *, last: bool) -> None:
+        """Write a checkpoint: the `last` to its end, others in the background if that is wanted."""
         if self.parts.checkpoints is None:
             return
         self._settle()
         began = time.perf_counter()
         step = self.position.step
         self.progress.record("save", step)
+        self._end_save()
+        background = self.cfg.async_checkpoints == "yes" and not last
+        self.saving = self.parts.checkpoints.save(self.strategy, self.position, background=background)
+        if not background:
+            self._end_save(last=last)
+        self.progress.record("train", step)
+        self.window.paused += time.perf_counter() - began
+
+    def _end_save(self, *, training: bool = True, last: bool = False) -> None:
+        """Wait for the checkpoint that is being written, if one is, and say how it went.
+
+        Raises CheckpointError when it is the `last` and could not be written; of others it is said, and
+        whether `training` goes on.
+        """
+        save = self.saving
+        if save is None:
+            return
+        if not save.is_over:
+            self.progress.record("save", self.position.step)
+            if not (training and self.told_to_wait):
+                self.progress.say(
+                    f"the checkpoint of step {save.step} is still being written: waiting for it"
+                )
+            self.told_to_wait = True
+        self.saving = None
         try:
-            path = self.parts.checkpoints.save(self.strategy, self.position)
+            seconds = save.result()
         except CheckpointError as error:
             if last:
                 raise
-            self.progress.say(f"no checkpoint at step {step}, training goes on: {error}")
+            goes_on = ", training goes on" if training else ""
+            self.progress.say(f"no checkpoint at step {save.step}{goes_on}: {error}")
         else:
-            self.saved_step = step
-            self.progress.say(f"saved {path} in {time.perf_counter() - began:.2f} s")
-        self.progress.record("train", step)
-        self.window.paused += time.perf_counter() - began
+            self.saved_step = save.step
+            self.progress.say(f"saved {save.path} in {seconds:.2f} s; training waited {save.held_up:.2f} s")
 
 
 def seed_everything(seed: int, device: torch.device) -> None:

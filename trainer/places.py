@@ -39,13 +39,17 @@ class Node:
 class Places:
     """The places, numbered in the order of their first ranks. Methods are called by all ranks together."""
 
-    def __init__(self, ranks: list[tuple[int, ...]], names: list[str], nodes: int) -> None:
+    def __init__(
+        self, ranks: list[tuple[int, ...]], names: list[str], nodes: int, everybody: Any = None
+    ) -> None:
         self.ranks = ranks
         """Those of each place, ascending."""
         self.names = names
         """Of each place: its first host."""
         self.nodes = nodes
         """How many hosts there are in all."""
+        self.everybody = everybody
+        """The process group of all ranks over which they talk here; None is that of the training."""
         rank = dist.get_rank()
         self.own = next(number for number, members in enumerate(ranks) if rank in members)
         self.leads = ranks[self.own][0] == rank
@@ -55,6 +59,10 @@ class Places:
         if self.several:
             # The other places do not wait for it: with many hosts they would for each of them.
             self.group = dist.new_group(list(ranks[self.own]), backend="gloo", use_local_synchronization=True)
+
+    def apart(self) -> Places:
+        """The same places with process groups of their own, on CPUs: for a thread beside the training's."""
+        return Places(self.ranks, self.names, self.nodes, dist.new_group(backend="gloo"))
 
     @property
     def several(self) -> bool:
@@ -118,6 +126,12 @@ class Places:
                 failures.setdefault(number, text)
         return result, failures
 
+    def all_do(self, action: Callable[[], None]) -> None:
+        """Let every rank act. All raise CheckpointError when it fails on any."""
+        _, failures = self.attempt(action)
+        if failures:
+            raise CheckpointError(self.say_where(*next(iter(failures.items()))))
+
     def hold_all(self, enough: bool) -> bool:
         """Whether in each place at least one rank says that it has `enough`."""
         said = self._gather(enough)
@@ -129,7 +143,7 @@ class Places:
 
     def _gather(self, value: Any) -> Any:
         values = [None] * dist.get_world_size()
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self.everybody)
         return values
 
 

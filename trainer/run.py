@@ -147,7 +147,9 @@ def _resume(
     found = places.find(folder, world)
     if found.nodes > 1:
         progress.say(found.describe(folder))
-    checkpoints = Checkpoints(folder, keep=cfg.keep_checkpoints, places=found, say=progress.say)
+    checkpoints = Checkpoints(
+        folder, keep=cfg.keep_checkpoints, keep_every=cfg.keep_every, places=found, say=progress.say
+    )
     checkpoints.check(strategy)
     newest = checkpoints.newest()
     if newest is None:

