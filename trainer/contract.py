@@ -23,10 +23,12 @@ different amounts. Optional, each with a default that suits an ordinary module:
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +56,20 @@ the smallest job file is
         return torch.nn.functional.mse_loss(output, target, reduction="sum"), target.numel()
 """
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Framework:
+    """What a job is written for."""
+
+    package: str
+    """The package that holds the shipped jobs, in `tasks`."""
+    tasks: tuple[str, ...]
+    smallest: str
+    """The smallest job file, to show to whom has broken the contract."""
+
+
+TORCH = Framework(package=__package__ or "", tasks=TASKS, smallest=SMALLEST)
+
 REQUIRED = {"build_model": ("cfg",), "build_dataset": ("cfg", "split"), "loss": ("output", "batch")}
 OPTIONAL = {
     "forward": ("model", "batch"),
@@ -79,25 +95,27 @@ class Task:
     tp_plan: Mapping[str, str]
 
 
-def load(name: str) -> Task:
+def load(name: str, framework: Framework = TORCH) -> Task:
     """The job of that name, or in the file of that path when it ends in `.py`.
 
-    Raises UsageError when there is none, JobError when it breaks the contract, and what its import raises.
+    Raises UsageError when there is none, JobError when it is no Python, imports what is not there or breaks
+    the contract, and what its import raises otherwise.
     """
     if name.endswith(".py"):
-        return check(_import_file(Path(name).expanduser()), name)
-    if name not in TASKS:
-        close = difflib.get_close_matches(name, TASKS, n=1)
+        return check(_import_file(Path(name).expanduser()), name, framework)
+    tasks = framework.tasks
+    if name not in tasks:
+        close = difflib.get_close_matches(name, tasks, n=1)
         hint = (
             f"did you mean {close[0]}?"
             if close
-            else f"there are {', '.join(TASKS)}; a file's name ends in .py"
+            else f"there are {', '.join(tasks)}; a file's name ends in .py"
         )
         raise UsageError(f"--task {name}: no such task; {hint}")
-    return check(importlib.import_module(f".tasks.{name}", __package__), name)
+    return check(importlib.import_module(f".tasks.{name}", framework.package), name, framework)
 
 
-def check(module: ModuleType, name: str) -> Task:
+def check(module: ModuleType, name: str, framework: Framework = TORCH) -> Task:
     """The task in `module`. Raises JobError that names everything missing or wrong."""
     faults = []
     for function, parameters in (REQUIRED | OPTIONAL).items():
@@ -116,7 +134,7 @@ def check(module: ModuleType, name: str) -> Task:
     if not isinstance(plan, dict) or not all(value in ("colwise", "rowwise") for value in plan.values()):
         faults.append('TP_PLAN is not a dictionary of names of submodules to "colwise" or "rowwise"')
     if faults:
-        raise JobError(f"job {name}: {'; '.join(faults)}\n{SMALLEST}")
+        raise JobError(f"job {name}: {'; '.join(faults)}\n{framework.smallest}")
     return Task(
         name=name,
         build_model=module.build_model,
@@ -124,11 +142,24 @@ def check(module: ModuleType, name: str) -> Task:
         loss=module.loss,
         forward=getattr(module, "forward", default_forward),
         build_optimizer=getattr(module, "build_optimizer", None),
-        evaluate=getattr(module, "evaluate", None),
+        evaluate=_measuring(name, module.evaluate) if getattr(module, "evaluate", None) else None,
         collate=getattr(module, "collate", None),
         blocks=tuple(blocks),
         tp_plan=plan,
     )
+
+
+def check_dataset(dataset: Any, task: Task, split: str) -> int:
+    """The number of samples. Raises JobError when the dataset cannot be indexed or is empty."""
+    what = f"job {task.name}: build_dataset(cfg, {split!r}) returned"
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise JobError(
+            f"{what} a {type(dataset).__name__}, which lacks len() or [index]: return a list, or an object "
+            "with __len__ and __getitem__, so that every rank finds its samples"
+        )
+    if len(dataset) == 0:
+        raise JobError(f"{what} no samples")
+    return len(dataset)
 
 
 def default_forward(model: Any, batch: Any) -> Any:
@@ -147,8 +178,45 @@ def _import_file(path: Path) -> ModuleType:
         raise UsageError(f"--task {path}: not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        line = f"\n    {error.text.strip()}" if error.text else ""
+        raise JobError(f"{error.filename or path}, line {error.lineno}: {error.msg}{line}") from error
+    except ModuleNotFoundError as error:
+        raise JobError(
+            f"{_importing(error) or path} imports {error.name}, which {sys.executable} does not have: "
+            f'packages = ["{(error.name or "").partition(".")[0]}"] in [env_setup] of the profile installs '
+            "it; a file of your own goes along with [code]"
+        ) from error
     return module
+
+
+def _importing(error: ModuleNotFoundError) -> str:
+    """The file and line whose import failed, or nothing."""
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename
+    ]
+    return f"{frames[-1].filename}, line {frames[-1].lineno}," if frames else ""
+
+
+def _measuring(name: str, evaluate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """The job's `evaluate`, which raises JobError when it returns something else than sums and counts."""
+
+    @functools.wraps(evaluate)
+    def checked(output: Any, batch: Any) -> Any:
+        found = evaluate(output, batch)
+        pairs = found.items() if isinstance(found, dict) else [("", None)]
+        if not all(
+            isinstance(key, str) and isinstance(pair, tuple | list) and len(pair) == 2 for key, pair in pairs
+        ):
+            raise JobError(
+                f"job {name}: evaluate(output, batch) must return sums and counts by name, such as\n"
+                '    {"accuracy": ((output.argmax(-1) == target).sum(), target.numel())}'
+            )
+        return found
+
+    return checked
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:

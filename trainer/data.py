@@ -13,17 +13,6 @@ from torch.utils.data import DataLoader, default_collate
 from .batches import BatchPlan, MicroBatches
 from .config import Config
 from .contract import Task
-from .errors import JobError
-
-
-def check_dataset(dataset: Any, task: Task, split: str) -> int:
-    """The number of samples. Raises JobError when the dataset cannot be indexed or is empty."""
-    what = f"job {task.name}: build_dataset(cfg, {split!r}) returned"
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise JobError(f"{what} a {type(dataset).__name__}, which lacks len() or [index]")
-    if len(dataset) == 0:
-        raise JobError(f"{what} no samples")
-    return len(dataset)
 
 
 def to_device(batch: Any, device: torch.device) -> Any:

@@ -42,7 +42,7 @@ def test_a_job_may_bring_everything(tmp_path: Path) -> None:
         + """
 def forward(model, batch, extra=None): return "forward"
 def build_optimizer(model, cfg): return "optimizer"
-def evaluate(*args): return "evaluate"
+def evaluate(*args): return {"accuracy": (1, 2)}
 collate = list
 BLOCKS = ["layers"]
 TP_PLAN = {"layers.*.up": "colwise"}
@@ -50,7 +50,7 @@ TP_PLAN = {"layers.*.up": "colwise"}
     )
     assert task.forward(None, None) == "forward"
     assert task.build_optimizer and task.build_optimizer(None, None) == "optimizer"
-    assert task.evaluate and task.evaluate(None, None) == "evaluate"
+    assert task.evaluate and task.evaluate(None, None) == {"accuracy": (1, 2)}
     assert task.collate is list
     assert (task.blocks, task.tp_plan) == (("layers",), {"layers.*.up": "colwise"})
 
@@ -97,6 +97,33 @@ def test_a_broken_contract_is_told_with_the_smallest_job(tmp_path: Path, text: s
 def test_a_job_imports_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "neighbour_of_job.py").write_text("VALUE = ('a', 'b')")
     assert load(tmp_path, GOOD + "from neighbour_of_job import VALUE as BLOCKS").blocks == ("a", "b")
+
+
+def test_a_file_that_is_no_python_names_the_line(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"job\.py, line 6: .*\n    def loss\(output batch\):"):
+        load(tmp_path, GOOD + "\ndef loss(output batch):\n    ...")
+    (tmp_path / "neighbour_with_a_slip.py").write_text("x = (")
+    with pytest.raises(JobError, match=r"neighbour_with_a_slip\.py, line 1: "):
+        load(tmp_path, "import neighbour_with_a_slip")
+
+
+def test_a_missing_package_is_named_with_the_way_to_it(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        load(tmp_path, "import sys\nimport no_such_package.sub\n")
+    said = str(caught.value)
+    assert f"{tmp_path}/job.py, line 2, imports no_such_package, which" in said
+    assert 'packages = ["no_such_package"] in [env_setup]' in said
+    (tmp_path / "neighbour_that_imports.py").write_text("\n\nfrom no_such_package import x")
+    with pytest.raises(JobError, match=r"neighbour_that_imports\.py, line 3, imports no_such_package"):
+        load(tmp_path, "import neighbour_that_imports")
+
+
+@pytest.mark.parametrize("value", ["3", "[('a', 1)]", "{'a': 1}", "{3: (1, 2)}", "{'a': (1, 2, 3)}"])
+def test_an_evaluation_returns_sums_and_counts(tmp_path: Path, value: str) -> None:
+    task = load(tmp_path, GOOD + f"def evaluate(output, batch): return {value}")
+    assert task.evaluate
+    with pytest.raises(JobError, match=r"evaluate\(output, batch\) must return sums and counts by name"):
+        task.evaluate(None, None)
 
 
 def test_faults_of_the_jobs_own_code_pass_through(tmp_path: Path) -> None:

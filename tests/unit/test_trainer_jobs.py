@@ -57,14 +57,42 @@ def test_sum_and_count_may_have_any_shape(train: Trainings, tmp_path: Path, pair
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("def build_model(cfg): return 3", "build_model returned a int, not a torch.nn.Module"),
+        (
+            "def build_model(cfg): return 3",
+            "build_model returned a int, not a torch.nn.Module: return a model",
+        ),
+        ("def build_model(cfg): return torch.nn.Linear", "build_model returned the class Linear, not a"),
+        ("def build_model(cfg): ...", "build_model returned a NoneType"),
         ("def build_model(cfg): return torch.nn.ReLU()", "a model without parameters to train"),
         ("def build_dataset(cfg, split): return []", r"build_dataset\(cfg, 'train'\) returned no samples"),
-        ("def build_dataset(cfg, split): return iter([1])", r"lacks len\(\) or \[index\]"),
+        (
+            "def build_dataset(cfg, split): return iter([1])",
+            r"a list_iterator, which lacks len\(\) or \[index\]",
+        ),
+        (
+            "def build_dataset(cfg, split): yield 1",
+            r"a generator, which lacks len\(\) or \[index\]: return a list",
+        ),
+        ("def build_dataset(cfg, split): ...", r"a NoneType, which lacks len\(\) or \[index\]"),
+        (
+            "class Stream(torch.utils.data.IterableDataset):\n"
+            "    def __iter__(self): return iter([1])\n"
+            "def build_dataset(cfg, split): return Stream()",
+            r"a Stream, which lacks len\(\) or \[index\]",
+        ),
+        (
+            "def build_dataset(cfg, split): return torch.utils.data.DataLoader([1])",
+            r"a DataLoader, which lacks len\(\) or \[index\]",
+        ),
         ("def build_optimizer(model, cfg): return 3", "build_optimizer returned a int"),
         (
             "def loss(output, batch): return output.sum()",
-            r"must return \(loss_sum, count\), and returned a Tensor",
+            r"must return \(loss_sum, count\), and returned a Tensor: return both, such as\n    return torch",
+        ),
+        ("def loss(output, batch): ...", r"must return \(loss_sum, count\), and returned a NoneType"),
+        (
+            "def loss(output, batch): return output.detach().sum(), 3",
+            "the first does not depend on the model",
         ),
         ("def loss(output, batch): return output, 3", "the first must be a tensor with the sum"),
         ("def loss(output, batch): return 3.0, 3", "the first must be a tensor with the sum"),
