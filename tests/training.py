@@ -40,7 +40,7 @@ def reference(task_name: str, *options: str, global_batch: int) -> dict[int, flo
     """The losses of the plainest training there is: one process, and the whole global batch at once."""
     import torch
 
-    from trainer.optim import learning_rate_share
+    from trainer.schedule import learning_rate_share
 
     cfg = parse(["--task", task_name, *options])
     task = contract.load(task_name)

@@ -37,7 +37,7 @@ from typing import Any
 
 from .errors import JobError, UsageError
 
-TASKS = ("gpt",)
+TASKS = ("gpt", "images", "regression")
 """The jobs in `tasks/`."""
 
 SMALLEST = """\

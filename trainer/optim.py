@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
 from .config import Config
-
-FINAL_SHARE = 0.1
-"""Share of the highest learning rate that is left at the last step."""
+from .schedule import learning_rate_share
 
 
 def adamw(model: Any, cfg: Config) -> Any:
@@ -23,14 +20,6 @@ def adamw(model: Any, cfg: Config) -> Any:
             kind = (decay, getattr(parameter, "device_mesh", None))
             groups.setdefault(kind, {"params": [], "weight_decay": decay})["params"].append(parameter)
     return torch.optim.AdamW([*groups.values()], lr=cfg.learning_rate, betas=(0.9, 0.95), fused=True)
-
-
-def learning_rate_share(step: int, *, warmup: int, steps: int) -> float:
-    """What share of its highest learning rate step number `step` (from 1 on) uses: linear up, cosine down."""
-    if step <= warmup:
-        return step / warmup
-    done = min((step - warmup) / max(steps - warmup, 1), 1.0)
-    return FINAL_SHARE + (1 - FINAL_SHARE) * 0.5 * (1 + math.cos(math.pi * done))
 
 
 class Schedule:

@@ -16,7 +16,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TextIO
 
-from .world import World
+from .member import Member
 
 Value = bool | int | float | str | None
 
@@ -24,9 +24,9 @@ Value = bool | int | float | str | None
 class Progress:
     """The voice of one rank."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, member: Member) -> None:
         folder = os.environ.get("ENCAMP_RANK_DIR")
-        self.speaks = world.first or bool(folder)
+        self.speaks = member.first or bool(folder)
         self._file: FileIO | None = None
         if folder:
             try:

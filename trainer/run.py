@@ -17,8 +17,8 @@ from . import contract, places, precision, strategies
 from .batches import BatchPlan
 from .checkpoint import Checkpoints
 from .config import Config
-from .contract import Task
-from .data import Feed, HeldOut, check_dataset
+from .contract import Task, check_dataset
+from .data import Feed, HeldOut
 from .errors import UsageError
 from .folder import Position
 from .loop import Loop, Parts

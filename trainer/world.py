@@ -11,25 +11,18 @@ import torch
 import torch.distributed as dist
 
 from .errors import NonFiniteError, UsageError
+from .member import Member
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class World:
+class World(Member):
     """This rank, how many there are, and the device that it computes on."""
 
-    rank: int
-    local_rank: int
-    size: int
     device: torch.device
     node: int = 0
     """The number of this host among those of the job."""
     local_size: int = 1
     """How many of the ranks are on this host."""
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the rank that writes what is written once."""
-        return self.rank == 0
 
 
 @contextmanager

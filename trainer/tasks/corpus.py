@@ -1,7 +1,7 @@
 """Text to learn from without a download: the sources of the Python that runs us, or a folder of files.
 
 The files are joined once, in a fixed order, into one file in the cache; ranks map that file into memory, so
-they share its pages and start at once.
+they share its pages and start at once. Nothing here but `corpus` knows torch.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import sysconfig
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
 
 OWN_BYTES = 8 * 1024 * 1024
 """How much of Python's own sources is used: less than any version has, so all hosts hold equally much."""
@@ -28,6 +30,16 @@ SKIPPED = {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
 
 def corpus(folder: str) -> torch.Tensor:
     """The text as a tensor of bytes. `folder` empty means Python's own sources. Raises UsageError."""
+    import torch
+
+    joined = text(folder)
+    if isinstance(joined, bytearray):
+        return torch.frombuffer(joined, dtype=torch.uint8)
+    return torch.from_file(str(joined), shared=False, size=joined.stat().st_size, dtype=torch.uint8)
+
+
+def text(folder: str) -> Path | bytearray:
+    """The file with the whole text, or, where nothing can be written, its bytes. Raises UsageError."""
     root = Path(folder).expanduser() if folder else Path(sysconfig.get_paths()["stdlib"])
     named = f"--data-dir {folder}" if folder else f"{root}, where this Python's own sources should be"
     if not root.is_dir():
@@ -39,11 +51,9 @@ def corpus(folder: str) -> torch.Tensor:
     described = "\n".join(f"{path} {count} {changed}" for path, count, changed in files)
     name = f"text-{hashlib.sha256(described.encode('utf-8', 'surrogateescape')).hexdigest()[:24]}.bin"
     try:
-        path = _cached(cache_folder() / name, files, size)
+        return _cached(cache_folder() / name, files, size)
     except OSError:
-        # Nowhere to write: each rank holds its own copy instead.
-        return torch.frombuffer(bytearray(b"".join(_contents(files))), dtype=torch.uint8)
-    return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8)
+        return bytearray(b"".join(_contents(files)))  # each rank holds its own copy instead
 
 
 def cache_folder() -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,14 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ..config import Config
-from ..errors import UsageError
 from .corpus import corpus
-
-VOCABULARY = 256
-"""The tokens are bytes: nothing to train or to download first."""
-
-VALID_SHARE = 0.05
-"""Share of the text, at its end, that training never sees."""
+from .gpt_size import VALID_SHARE, VOCABULARY, Size, chosen
 
 BLOCKS = ["blocks"]
 
@@ -28,23 +20,6 @@ TP_PLAN = {
     "blocks.*.attention.out": "rowwise",
     "blocks.*.mlp.up": "colwise",
     "blocks.*.mlp.down": "rowwise",
-}
-
-
-@dataclass(frozen=True)
-class Size:
-    """`width` is a multiple of `heads`."""
-
-    layers: int
-    heads: int
-    width: int
-
-
-SIZES = {
-    "tiny": Size(layers=2, heads=4, width=64),  # 0.1 M parameters, the embeddings not counted
-    "small": Size(layers=6, heads=6, width=384),  # 11 M
-    "medium": Size(layers=12, heads=12, width=768),  # 85 M, the shape of GPT-2
-    "large": Size(layers=24, heads=16, width=1024),  # 302 M, the shape of GPT-2 medium
 }
 
 
@@ -143,12 +118,7 @@ class Windows:
 
 def build_model(cfg: Config) -> Gpt:
     """See `..contract`."""
-    name = cfg.size or "tiny"
-    if name not in SIZES:
-        close = difflib.get_close_matches(name, SIZES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(SIZES)}"
-        raise UsageError(f"--size {name}: gpt has no such size; {hint}")
-    return Gpt(SIZES[name], cfg.sequence_length)
+    return Gpt(chosen(cfg), cfg.sequence_length)
 
 
 def build_dataset(cfg: Config, split: str) -> Windows:
