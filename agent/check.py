@@ -11,7 +11,7 @@ import os
 import platform
 import resource
 import time
-from typing import Any, Awaitable, Callable, Dict, List
+from typing import Any, Awaitable, Callable, Dict, List, Optional
 
 from . import host, probe, process, wire
 from .cgroup import Cgroups
@@ -76,9 +76,7 @@ class Checker:
         interpreter is asked.
         """
         machine = asyncio.ensure_future(self._part("host", HOST_SECONDS, host_facts, self._home))
-        found = asyncio.ensure_future(
-            self._part("pythons", PYTHON_SECONDS, interpreters, self._home) if pythons else _nothing()
-        )
+        found = asyncio.ensure_future(self.pythons() if pythons else _nothing())
         status = await gpus
         surveyed = await survey()
         owners = self._part("owners", HOST_SECONDS, owned, surveyed.get("processes") or [])
@@ -95,6 +93,11 @@ class Checker:
                 "links": surveyed.get("links") or [],
             },
         }
+
+    async def pythons(self) -> Optional[List[Json]]:
+        """The Pythons of this host; None when they have not said in time what they have."""
+        found: Optional[List[Json]] = await self._part("pythons", PYTHON_SECONDS, interpreters, self._home)
+        return found
 
     async def _part(self, name: str, seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the function returns; None after so many seconds, and while an earlier call still hangs."""

@@ -13,12 +13,10 @@ from . import (
     log_requests,
     network_requests,
     node_requests,
-    probe,
     run_requests,
     tree_requests,
     wire,
 )
-from .actions import in_thread
 from .errors import RunError
 from .services import Methods, Nothing, Result, Services
 from .viewer import Viewer
@@ -60,12 +58,12 @@ async def retire(services: Services, viewer: Viewer, params: Nothing) -> Result:
 
 
 async def probe_host(services: Services, viewer: Viewer, params: Nothing) -> Result:
-    """The Pythons, GPUs and cores that a launch could use."""
+    """The Pythons (null when they are not known yet), GPUs and cores that a launch could use."""
     del viewer, params
-    found = await in_thread(probe.interpreters, services.home)
+    found = await services.checker.pythons()
     status = await services.actions.gpu_status()
     return {
-        "interpreters": [interpreter._asdict() for interpreter in found],
+        "interpreters": found,
         "gpus": len(status.gpus),
         "cores": launch.usable_cores(),
     }

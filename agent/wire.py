@@ -544,7 +544,7 @@ def decode(line: bytes) -> Optional[Message]:
 
 def training(record: Optional[Dict[str, Any]]) -> Optional[Training]:
     """What is believed of a record in which a program says how it trains; None when that is nothing."""
-    kept = {}
+    kept: Dict[str, Any] = {}
     for field in dataclasses.fields(Training):
         value = (record or {}).get(field.name)
         if type(value) is not type(field.default) or not value:

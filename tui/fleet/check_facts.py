@@ -14,13 +14,17 @@ from agent import wire
 
 @dataclasses.dataclass(frozen=True)
 class Interpreter:
-    """A Python of the host; `torch` is None where it cannot be imported, `error` says why it is of no use."""
+    """A Python of the host; `torch` is None where it cannot be imported, `error` says why it is of no use.
+
+    `packages` are the versions of what it has of torch, DeepSpeed, Horovod and TensorFlow.
+    """
 
     path: str
     version: str
     torch: Optional[str]  # noqa: UP045 (read at run time by wire.from_json, as all of these)
     cuda: Optional[str]  # noqa: UP045
     error: str = ""
+    packages: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
