@@ -69,8 +69,13 @@ def build(cache: Optional[str] = None) -> Bundle:
 def _sources() -> Dict[str, str]:
     """Name in the archive -> path here."""
     package = os.path.dirname(os.path.abspath(__file__))
-    modules = {name for name in os.listdir(package) if name.endswith(".py")} - set(LEFT_OUT)
-    sources = {f"agent/{name}": os.path.join(package, name) for name in modules}
+    sources = {}
+    for folder, _, names in os.walk(package):
+        inside = os.path.relpath(folder, package)
+        for name in names:
+            module = name if inside == "." else f"{inside}/{name}"
+            if name.endswith(".py") and module not in LEFT_OUT:
+                sources[f"agent/{module}"] = os.path.join(folder, name)
     sources["pynvml.py"] = _find_pynvml()
     return sources
 

@@ -1,0 +1,73 @@
+"""What one rank does while others wait for it, or while nothing goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Tuple
+
+from . import places
+from .case import seen
+from .evidence import Rank
+from .verdict import Finding
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """`words` go on after the rank's name: `sleeps in train (train.py:12)`."""
+
+    verdict: str
+    confidence: float
+    words: str
+    findings: Tuple[Finding, ...]
+
+
+def cause(rank: Rank) -> Cause:
+    """Why `rank` does not come. `collective-missing` where it is simply elsewhere."""
+    stack = places.main_stack(rank)
+    where = places.spot(places.user_frame(stack))
+    at = f" in {where}" if where else ""
+    on_stack = (seen(rank, "stack", where or (places.spot(stack[0]) if stack else "no Python stack")),)
+    if rank.gil_free is False:
+        more = seen(rank, "process", "no other Python thread gets a turn: the GIL is held")
+        return Cause("gil-held", 0.9, f"holds the GIL in native code{at}", (*on_stack, more))
+    if places.in_loader(stack):
+        return _starved(rank, at, on_stack)
+    if places.in_lock(rank, stack):
+        line = next((frame.source.strip() for frame in stack if frame.user_code and frame.source), "")
+        words = f"waits for another thread{at}" + (f": {line}" if line else "")
+        held = tuple(
+            seen(
+                rank, "stack", f"thread {thread.name or '?'}: {places.spot(places.user_frame(thread.frames))}"
+            )
+            for thread in rank.threads
+            if not thread.main and places.user_frame(thread.frames)
+        )
+        return Cause("thread-deadlock", 0.85, words, (*on_stack, *held))
+    if places.in_storage(rank, stack):
+        return Cause("slow-storage", 0.8, f"reads or writes files{at} and gets no further", on_stack)
+    doing = _doing(rank, stack)
+    return Cause("collective-missing", 0.9 if stack else 0.75, f"{doing}{at}", on_stack)
+
+
+def _starved(rank: Rank, at: str, on_stack: Tuple[Finding, ...]) -> Cause:
+    findings = list(on_stack)
+    words = f"waits for its DataLoader{at}"
+    for child in rank.children:
+        state = {"T": "is stopped", "D": "is stuck in the kernel", "Z": "is dead"}.get(child.state, "")
+        spot = places.spot(places.user_frame(child.frames))
+        if state or spot:
+            findings.append(seen(rank, "process", f"worker {child.pid} {state or 'is in ' + spot}"))
+            words += f"; worker {child.pid} {state or 'is in ' + spot}"
+    if not rank.children:
+        words = f"makes a batch{at} and does not get it done"
+    return Cause("data-starved", 0.9, words, tuple(findings))
+
+
+def _doing(rank: Rank, stack: Tuple[object, ...]) -> str:
+    top = stack[0] if stack else None
+    source = getattr(top, "source", "")
+    if places.SLEEP_CHANNEL.search(rank.wait_channel) or places.SLEEP_LINE.search(source):
+        return "sleeps"
+    if (rank.main_cpu_share or 0.0) > places.IDLE_SHARE:
+        return "computes"
+    return "is"

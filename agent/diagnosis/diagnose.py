@@ -1,0 +1,38 @@
+"""From evidence to a verdict: the rules in the order in which they are asked, the surest first."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Callable, Optional, Tuple
+
+from . import ends, health, places, stalls, waiting
+from .case import Case
+from .evidence import Evidence, Rank
+from .verdict import Diagnosis, Position, RankPart
+
+Rule = Callable[[Case], Optional[Diagnosis]]
+
+RULES: Tuple[Rule, ...] = (
+    ends.host_unreachable, ends.ended, ends.zombie, ends.gpu_fault, health.not_a_number, health.going_on,
+    stalls.stopped, stalls.in_kernel, stalls.mismatched, stalls.waited_for, stalls.all_wait, stalls.alone,
+)  # fmt: skip
+
+
+def diagnose(evidence: Evidence) -> Diagnosis:
+    """Say what is wrong with the attempt that `evidence` shows, and with which ranks."""
+    case = Case(evidence)
+    for rule in RULES:
+        found = rule(case)
+        if found is not None:
+            return dataclasses.replace(found, ranks=tuple(_part(rank) for rank in evidence.ranks))
+    raise AssertionError("the last rule always has an answer")
+
+
+def _part(rank: Rank) -> RankPart:
+    group = min(rank.groups, key=lambda group: group.enqueued, default=None)
+    position = None
+    if group is not None:
+        entry = waiting.pending_of(group) or (group.recent[-1] if group.recent else None)
+        position = Position(group.enqueued, group.completed, entry.name if entry else "")
+    stack = places.main_stack(rank)
+    return RankPart(rank.rank, rank.host, rank.step, position, rank.process_state, stack)

@@ -1,0 +1,118 @@
+"""Rules about what is over or out of reach: hosts, ranks, processes, GPUs."""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+from . import crash
+from .case import Case, named, seen, verdict_on
+from .evidence import Rank
+from .verdict import Diagnosis, Finding
+
+
+def host_unreachable(case: Case) -> Optional[Diagnosis]:
+    """Hosts that nobody can ask: whatever their ranks do, it is not known."""
+    away = [host for host in case.evidence.hosts if not host.reachable]
+    if not away:
+        return None
+    names = {host.name for host in away}
+    ranks = [rank for rank in case.live if rank.host in names]
+    who = " and ".join(sorted(names))
+    findings = [
+        Finding(None, "host", f"{host.name} has not answered for {host.silent_seconds:.0f} s")
+        for host in away
+    ]
+    held = ""
+    others = [rank for rank in case.stalled if rank.host not in names]
+    if others:
+        held = f"; {named(others)} made no progress for {case.since(others):.0f} s"
+    return verdict_on(case, "host-unreachable", ranks, 0.9, f"{who} cannot be reached{held}", findings)
+
+
+def ended(case: Case) -> Optional[Diagnosis]:
+    """Ranks that are over: the first of them, when it should not be."""
+    failures = crash.failed(case.evidence)
+    if failures:
+        return _failure(case, failures)
+    early = [rank for rank in case.evidence.ranks if rank.state == "exited"]
+    if early and case.stalled:
+        findings = [seen(rank, "exit", f"ended with code {rank.exit_code}") for rank in early]
+        wait = case.missed(early)
+        text = f"{named(early)} ended by itself while {named(case.stalled)} waits"
+        return verdict_on(case, "exited-early", early, 0.95, text + (f" in {wait}" if wait else ""), findings)
+    return None
+
+
+def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
+    first = failures[0]
+    kills = case.hosts[first.host].oom_kills if first.host in case.hosts else 0
+    said = f"{first.error_type}: {first.error_message}".strip(": ").split("\n")[0][:300]
+    findings = [seen(first, "exit", said or _end_words(first))]
+    findings += [
+        seen(rank, "exit", f"{_end_words(rank)}, a consequence")
+        for rank in failures[1:]
+        if crash.is_consequence(rank)
+    ]
+    who = named([first])
+    if crash.out_of_memory(first, kills):
+        if kills:
+            findings.append(Finding(None, "memory", f"the kernel killed {kills} for want of memory"))
+        return verdict_on(
+            case,
+            "out-of-memory",
+            [first],
+            0.95,
+            f"{who} ran out of memory: {said or _end_words(first)}",
+            findings,
+        )
+    if first.state == "lost" or (first.exit_code is not None and first.exit_code < 0):
+        return verdict_on(case, "dead", [first], 0.95, f"{who} {_end_words(first)}", findings)
+    return verdict_on(
+        case, "exited-early", [first], 0.95, f"{who} failed first: {said or _end_words(first)}", findings
+    )
+
+
+def _end_words(rank: Rank) -> str:
+    code = rank.exit_code
+    if code is None:
+        return "is gone without a word, as after SIGKILL"
+    return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+def zombie(case: Case) -> Optional[Diagnosis]:
+    """Ranks that are dead and wait for their parent to notice."""
+    dead = [rank for rank in case.running if rank.process_state in ("Z", "X")]
+    if not dead:
+        return None
+    findings = [
+        seen(rank, "process", "its process is dead, and its launcher has not noticed") for rank in dead
+    ]
+    kills = sum(case.hosts[rank.host].oom_kills for rank in dead if rank.host in case.hosts)
+    if kills:
+        return verdict_on(
+            case, "out-of-memory", dead, 0.8, f"{named(dead)} was killed for want of memory", findings
+        )
+    return verdict_on(case, "dead", dead, 0.95, f"{named(dead)} is dead", findings)
+
+
+def gpu_fault(case: Case) -> Optional[Diagnosis]:
+    """GPUs that the driver has lost or given up."""
+    broken = [
+        rank
+        for rank in case.running
+        if rank.gpu is not None
+        and (
+            rank.gpu.state in ("lost", "reset-required", "hung")
+            or (rank.gpu.xid is not None and rank in case.stalled)
+        )
+    ]
+    if not broken:
+        return None
+    findings = []
+    for rank in broken:
+        assert rank.gpu is not None
+        what = rank.gpu.state if rank.gpu.xid is None else f"{rank.gpu.state}, XID {rank.gpu.xid}"
+        findings.append(seen(rank, "gpu", f"GPU {rank.gpu.index}: {what}"))
+    return verdict_on(
+        case, "gpu-fault", broken, 0.95, f"the GPU of {named(broken)} is faulty: {findings[0].text}", findings
+    )

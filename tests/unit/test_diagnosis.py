@@ -1,0 +1,318 @@
+"""The verdict is a pure function of what the ranks show: a case for each rule, and nothing makes it raise."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from agent import typed
+from agent.diagnosis import VERDICTS, Diagnosis, diagnose
+from agent.diagnosis.evidence import (
+    Child,
+    Collective,
+    Evidence,
+    Frame,
+    Gpu,
+    Group,
+    Host,
+    Rank,
+    Thread,
+)
+
+PACKAGES = "/venv/lib/python3.11/site-packages"
+REDUCE = Frame(f"{PACKAGES}/torch/distributed/distributed_c10d.py", 3252, "all_reduce", False)
+BACKWARD = Frame(f"{PACKAGES}/torch/autograd/graph.py", 979, "_engine_run_backward", False)
+LOADER = Frame(f"{PACKAGES}/torch/utils/data/dataloader.py", 1284, "_try_get_data", False)
+SAVING = Frame(f"{PACKAGES}/torch/serialization.py", 963, "save", False)
+JOIN = Frame("/usr/lib/python3.11/threading.py", 1112, "join", False)
+
+
+def user(function: str = "train", line: int = 12, source: str = "") -> Frame:
+    return Frame("/work/train.py", line, function, True, source)
+
+
+def main(*frames: Frame) -> tuple[Thread, ...]:
+    return (Thread("", True, frames),)
+
+
+def entry(
+    sequence: int,
+    *,
+    shape: str = "10x20 float",
+    retired: bool = True,
+    name: str = "all_reduce",
+    at: float = 0,
+) -> Collective:
+    return Collective(sequence, f"gloo:{name}", shape, at or float(sequence), retired)
+
+
+def group(enqueued: int, completed: int, **pending: Any) -> tuple[Group, ...]:
+    recent = tuple(entry(number) for number in range(max(1, completed - 5), completed + 1))
+    if enqueued > completed:
+        recent += (entry(enqueued, retired=False, **pending),)
+    return (Group("0", "default_pg", (), enqueued, completed, recent),)
+
+
+def waiting(number: int, enqueued: int = 12, host: str = "a", **more: Any) -> Rank:
+    """A rank that is in a collective."""
+    values: dict[str, Any] = {
+        "pid": 100 + number,
+        "process_state": "S",
+        "wait_channel": "futex_do_wait",
+        "main_cpu_share": 0.0,
+        "step": 11,
+        "step_age": 9.0,
+        "step_seconds": 0.5,
+        "threads": main(REDUCE, user()),
+        "groups": group(enqueued, enqueued - 1),
+        "recorded": True,
+    }
+    return Rank(number, host, "running", **(values | more))
+
+
+def elsewhere(number: int, *frames: Frame, host: str = "a", **more: Any) -> Rank:
+    """A rank that has not called the collective."""
+    values: dict[str, Any] = {
+        "groups": group(11, 11),
+        "threads": main(*frames),
+        "wait_channel": "hrtimer_nanosleep",
+    }
+    return waiting(number, host=host, **(values | more))
+
+
+def evidence(*ranks: Rank, hosts: tuple[Host, ...] = (), allowed: float = 3.0) -> Evidence:
+    names = dict.fromkeys(rank.host for rank in ranks)
+    return Evidence(
+        run="r",
+        attempt=1,
+        time=1000.0,
+        world_size=len(ranks),
+        window_seconds=1.0,
+        ranks=ranks,
+        hosts=hosts or tuple(Host(name, True) for name in names),
+        allowed_seconds=allowed,
+    )
+
+
+def without_record(rank: Rank) -> Rank:
+    return dataclasses.replace(rank, groups=(), recorded=False)
+
+
+SLEEPS = elsewhere(1, user("step", 7, "time.sleep(60)"))
+HELD = user("step", 7, "with lock:")
+
+CASES: dict[str, tuple[Evidence, str, tuple[int, ...]]] = {
+    "one sleeps": (evidence(waiting(0), SLEEPS), "collective-missing", (1,)),
+    "two of four sleep": (
+        evidence(waiting(0), SLEEPS, waiting(2), dataclasses.replace(SLEEPS, rank=3)),
+        "collective-missing",
+        (1, 3),
+    ),
+    "one sleeps, without a record": (
+        evidence(without_record(waiting(0, threads=main(BACKWARD, user()))), without_record(SLEEPS)),
+        "collective-missing",
+        (1,),
+    ),
+    "other sizes": (
+        evidence(waiting(0), waiting(1), waiting(2, groups=group(12, 11, shape="5 float"))),
+        "collective-mismatch",
+        (2,),
+    ),
+    "another collective": (
+        evidence(waiting(0), waiting(1, groups=group(12, 11, name="broadcast"))),
+        "collective-mismatch",
+        (0, 1),
+    ),
+    "stopped": (evidence(waiting(0), dataclasses.replace(SLEEPS, process_state="T")), "stopped", (1,)),
+    "in the kernel": (
+        evidence(waiting(0), elsewhere(1, user(), process_state="D", wait_channel="nfs_wait_bit_killable")),
+        "kernel-wait",
+        (1,),
+    ),
+    "the disk": (
+        evidence(
+            waiting(0), elsewhere(1, SAVING, user("main"), process_state="D", wait_channel="io_schedule")
+        ),
+        "slow-storage",
+        (1,),
+    ),
+    "gone": (evidence(waiting(0), Rank(1, "a", "lost")), "dead", (1,)),
+    "a zombie": (evidence(waiting(0), dataclasses.replace(SLEEPS, process_state="Z")), "dead", (1,)),
+    "left early": (evidence(waiting(0), Rank(1, "a", "exited", exit_code=0)), "exited-early", (1,)),
+    "killed for memory": (
+        evidence(waiting(0), Rank(1, "a", "lost"), hosts=(Host("a", True, oom_kills=1),)),
+        "out-of-memory",
+        (1,),
+    ),
+    "out of the GPU's memory": (
+        evidence(
+            Rank(0, "a", "exited", exit_code=-15),
+            Rank(
+                1,
+                "a",
+                "exited",
+                exit_code=1,
+                error_type="OutOfMemoryError",
+                error_message="CUDA out of memory.",
+            ),
+        ),
+        "out-of-memory",
+        (1,),
+    ),
+    "raised first": (
+        evidence(
+            Rank(
+                0,
+                "a",
+                "exited",
+                exit_code=1,
+                ended=99.0,
+                error_type="RuntimeError",
+                error_message="Connection closed by peer",
+            ),
+            Rank(
+                1, "a", "exited", exit_code=1, ended=99.5, error_type="ValueError", error_message="bad sample"
+            ),
+        ),
+        "exited-early",
+        (1,),
+    ),
+    "raised first by the clocks of two hosts": (
+        evidence(
+            Rank(0, "a", "exited", exit_code=1, ended=100.0, error_type="ValueError", error_message="x"),
+            Rank(1, "b", "exited", exit_code=1, ended=3700.0 - 1, error_type="ValueError", error_message="x"),
+            hosts=(Host("a", True), Host("b", True, clock_offset=3600.0)),
+        ),
+        "exited-early",
+        (1,),
+    ),
+    "the GIL": (
+        evidence(waiting(0), elsewhere(1, user(), gil_free=False, main_cpu_share=0.0)),
+        "gil-held",
+        (1,),
+    ),
+    "a lock": (
+        evidence(waiting(0), elsewhere(1, HELD, wait_channel="futex_do_wait")),
+        "thread-deadlock",
+        (1,),
+    ),
+    "a thread": (evidence(waiting(0), elsewhere(1, JOIN, user())), "thread-deadlock", (1,)),
+    "no data": (
+        evidence(waiting(0), elsewhere(1, LOADER, user(), children=(Child(7, "python", "T"),))),
+        "data-starved",
+        (1,),
+    ),
+    "a save": (evidence(waiting(0), elsewhere(1, SAVING, user("main"))), "slow-storage", (1,)),
+    "the network": (
+        evidence(waiting(0), waiting(1, host="b")),
+        "network",
+        (),
+    ),
+    "a spin": (
+        evidence(*(waiting(n, gpu=Gpu(n, "ok", 100.0, 120.0, 700.0)) for n in range(2))),
+        "gpu-spin",
+        (0, 1),
+    ),
+    "a lost GPU": (evidence(waiting(0), waiting(1, gpu=Gpu(1, "lost"), step_age=0.1)), "gpu-fault", (1,)),
+    "no number": (evidence(waiting(0, step_age=0.1, loss="nan"), waiting(1, step_age=0.1)), "nan", (0,)),
+    "no host": (
+        evidence(waiting(0), waiting(1, host="b"), hosts=(Host("a", True), Host("b", False, 40.0))),
+        "host-unreachable",
+        (1,),
+    ),
+    "one rank that sleeps": (
+        evidence(without_record(elsewhere(0, user("step", 7, "time.sleep(60)")))),
+        "unknown",
+        (0,),
+    ),
+    "all in one collective on one host": (evidence(waiting(0), waiting(1)), "unknown", ()),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_verdict_and_the_culprit(name: str) -> None:
+    shown, verdict, culprits = CASES[name]
+    found = diagnose(shown)
+    assert (found.verdict, found.culprits) == (verdict, culprits), found.sentence
+    assert 0 < found.confidence <= 1
+    assert found.sentence and found.alarming
+    assert {part.rank for part in found.ranks} == {rank.rank for rank in shown.ranks}
+
+
+HEALTHY: dict[str, Evidence] = {
+    "steps": evidence(waiting(0, step_age=0.1), waiting(1, step_age=0.1)),
+    "stopped for a moment": evidence(
+        waiting(0, step_age=1.0), dataclasses.replace(SLEEPS, process_state="T", step_age=1.0)
+    ),
+    "an evaluation on one": evidence(waiting(0), elsewhere(1, user("forward", 3), user("evaluate", 40))),
+    "a save, as the program says": evidence(waiting(0), elsewhere(1, user("step"), phase="save")),
+    "work that moves about": evidence(
+        waiting(0), elsewhere(1, user("score"), earlier=(user("other"), user("score")))
+    ),
+    "work in one place, for now": evidence(waiting(0), elsewhere(1, user("pack"), main_cpu_share=1.0)),
+    "output": evidence(waiting(0), elsewhere(1, user("pack"), log_bytes=10)),
+    "files": evidence(waiting(0), elsewhere(1, user("pack"), io_bytes=10_000_000)),
+    "the start": evidence(waiting(0), SLEEPS, allowed=0.0),
+    "over": evidence(Rank(0, "a", "exited", exit_code=0), Rank(1, "a", "exited", exit_code=0)),
+    "not begun": evidence(Rank(0, "a", "starting"), Rank(1, "a", "starting")),
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_what_takes_long_is_no_stall(name: str) -> None:
+    found = diagnose(HEALTHY[name])
+    assert (found.verdict, found.culprits, found.alarming) == ("healthy", (), False), found.sentence
+
+
+def test_a_slow_rank_is_slow_and_not_stalled() -> None:
+    def late(number: int, by: float) -> Rank:
+        recent = tuple(entry(n, at=n + by) for n in range(1, 9))
+        return waiting(number, step_age=0.1, groups=(Group("0", "default_pg", (), 8, 8, recent),))
+
+    found = diagnose(evidence(late(0, 0.0), late(1, 0.4), late(2, 0.01)))
+    assert (found.verdict, found.culprits, found.alarming) == ("straggler", (1,), False)
+    assert diagnose(evidence(late(0, 0.0), late(1, 0.05), late(2, 0.01))).verdict == "healthy"
+
+
+def test_a_clock_that_is_ahead_makes_nobody_slow() -> None:
+    def at(number: int, host: str, ahead: float) -> Rank:
+        recent = tuple(entry(n, at=n + ahead) for n in range(1, 9))
+        return waiting(number, host=host, step_age=0.1, groups=(Group("0", "x", (0, 1), 8, 8, recent),))
+
+    hosts = (Host("a", True), Host("b", True, clock_offset=3600.0))
+    assert diagnose(evidence(at(0, "a", 0.0), at(1, "b", 3600.0), hosts=hosts)).verdict == "healthy"
+
+
+def test_the_sentence_says_who_where_and_what_is_missed() -> None:
+    found = diagnose(evidence(waiting(0), SLEEPS))
+    assert found.sentence == (
+        "rank 1 on a sleeps in step (train.py:7) and never called all_reduce of 10x20 float, "
+        "number 12 of default_pg"
+    )
+    assert [(finding.rank, finding.signal) for finding in found.evidence] == [(1, "stack"), (0, "collective")]
+    assert found.since_seconds == 9.0
+
+
+def test_evidence_and_verdict_survive_json() -> None:
+    shown = CASES["no data"][0]
+    assert typed.from_json(Evidence, _as_decoded(shown)) == shown
+    found = diagnose(shown)
+    assert typed.from_json(Diagnosis, _as_decoded(found)) == found
+
+
+def _as_decoded(value: object) -> Any:
+    import json
+
+    return json.loads(json.dumps(typed.to_json(value)))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.builds(Evidence, ranks=st.lists(st.from_type(Rank), max_size=4).map(tuple)))
+def test_no_evidence_is_too_strange(shown: Evidence) -> None:
+    found = diagnose(shown)
+    assert found.verdict in VERDICTS
+    assert set(found.culprits) <= {rank.rank for rank in shown.ranks}
