@@ -80,6 +80,8 @@ class Checkpoints:
         )
         if failures:
             raise CheckpointError(next(iter(failures.values())))
+        if not any(name.startswith("scaler.") for name in saved or {}):
+            state.pop("scaler", None)  # of a run that scaled no loss: the scale is found as at a beginning
         _, failures = self.places.attempt(lambda: self._read(state, path))
         self._refuse_unreadable(path, failures)
         strategy.restore(state, groups)

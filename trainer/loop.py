@@ -11,7 +11,7 @@ import random
 import resource
 import time
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from .config import Config
 from .data import Feed, HeldOut
 from .errors import CheckpointError, NonFiniteError
 from .folder import Position
+from .nonfinite import Guard, Outcome, describe, hopeless
 from .optim import Schedule
 from .progress import Progress
 from .readback import Numbers, Readback
@@ -77,7 +78,7 @@ class Loop:
         # kept from using a spoiled gradient in the meantime.
         self.readback = Readback(1 if device.type == "cuda" and self.strategy.can_skip else 0)
         self.asked = torch.zeros((), device=device)
-        self.spoiled = torch.zeros((), device=device)
+        self.guard = Guard(self.cfg, self.strategy, device)
         self.window = Window(0.0)
 
     def run(self) -> bool:
@@ -115,42 +116,65 @@ class Loop:
         seed_everything(step_seed(self.cfg.seed, step, self.strategy.layout.draw), self.world.device)
         self.schedule.set(step)
         asked = self.asked.fill_(float(bool(self.parts.stop)))
+        self.guard.begin()
         totals = self.strategy.accumulate(self.parts.feed.step(), asked)
         norm = self.strategy.finish_gradients(totals[1])
-        numbers = torch.cat([totals, norm.view(1)])
-        for due in self.readback.push(step, numbers):
-            self._take(due)
+        numbers = torch.cat([totals, norm.view(1), *self.guard.numbers()])
+        outcomes = [self._take(due) for due in self.readback.push(step, numbers)]
         if self.readback.lag:
-            # Once spoiled, always spoiled: nothing moves the weights before the host has seen it and stopped.
-            bad = ~torch.isfinite(totals[0] + norm)
-            self.spoiled = torch.maximum(self.spoiled, bad.float())
-            self.strategy.apply(self.spoiled)
-        else:
+            self.strategy.apply(self.guard.refused(totals, norm))
+        elif self.guard.settle(outcomes[0]):
             self.strategy.apply(None)
+        else:
+            self.strategy.discard()
         self.position = replace(
             self.position, step=step, samples=self.position.samples + self.parts.plan.global_batch
         )
 
-    def _take(self, numbers: Numbers) -> None:
+    def _take(self, due: Numbers) -> Outcome:
         """Look at the numbers of a step: the same on every rank, but for `own_loss`."""
-        step, (loss_sum, count, asked, own_loss, norm) = numbers
-        if not math.isfinite(loss_sum + norm):
-            self._refuse(step, count, own_loss)
+        step, numbers = due
+        loss_sum, count, asked, own_loss, norm = numbers[:5]
+        outcome = self.guard.judge(numbers)
+        if outcome is Outcome.BAD:
+            self._take_bad(step, count, own_loss)
+        elif outcome is Outcome.OVERFLOW:
+            self._take_overflow(step, numbers[5])
         self.window.steps += 1
-        self.window.tokens += count
+        self.window.tokens += count if math.isfinite(count) else 0.0
         if asked and not self.stopping:
             self.stopping = True
             who = self.parts.stop.signal or "another rank"
             self.progress.say(f"asked to stop ({who}): leaving with a checkpoint")
         if step in (self.first_step, self.cfg.steps) or _due(step, self.cfg.log_every) or self.stopping:
-            self._report(step, loss_sum / count, norm)
+            mean = loss_sum / count if count else math.nan
+            self._report(step, mean, norm, self.guard.report(numbers))
+        return outcome
+
+    def _take_bad(self, step: int, count: float, own_loss: float) -> None:
+        what, loss = describe(step, count, own_loss, self.world.size)
+        if not self.guard.skips:
+            self._refuse(step, loss, f"{what}; stopped before it reached the weights")
+        if self.guard.ends:
+            self._refuse(step, loss, f"{what}; {self.guard.ends}")
+        self.progress.record("train", step, loss=loss, skipped_steps=self.guard.skipped)
+        self.progress.say(f"{what}: skipped, the weights stay as they were")
+
+    def _take_overflow(self, step: int, scale: float) -> None:
+        if hopeless(scale):
+            what = f"the gradients of step {step} are not finite in fp16, however small the loss is scaled"
+            self._refuse(step, None, f"{what}; use bf16 or fp32, or a lower learning rate")
+        self.progress.say(
+            f"step {step}: gradients too large for fp16 at a loss scale of {scale:g}; skipped, and the scale "
+            "is lowered"
+        )
 
     def _settle(self) -> None:
         """See all steps to their end."""
         for due in self.readback.flush():
             self._take(due)
 
-    def _report(self, step: int, loss: float, norm: float) -> None:
+    def _report(self, step: int, loss: float, norm: float, more: dict[str, Any]) -> None:
         window, now, waited = self.window, time.perf_counter(), self.parts.feed.waited
         seconds = max(now - window.began - window.paused, 1e-9)
         rate = window.tokens / seconds
@@ -165,6 +189,7 @@ class Loop:
             step_seconds=seconds / window.steps,
             data_wait=min((waited - window.waited) / seconds, 1.0),
             memory_bytes=peak_memory(self.world.device),
+            **more,
         )
         width = len(str(self.cfg.steps))
         self.progress.say(
@@ -173,25 +198,15 @@ class Loop:
         )
         self.window = Window(waited)
 
-    def _refuse(self, step: int, count: float, own_loss: float) -> NoReturn:
-        losses = [0.0] * self.world.size
-        dist.all_gather_object(losses, own_loss)
-        ranks = [rank for rank, loss in enumerate(losses) if not math.isfinite(loss)]
-        if ranks:
-            where = ", ".join(f"{losses[rank]} on rank {rank}" for rank in ranks)
-            what = f"the loss of step {step} is {where}"
-        elif count == 0:
-            what = f"the job's loss counted nothing in step {step}, on any rank"
-        else:
-            what = f"the gradients of step {step} are not finite, although the loss is on every rank"
+    def _refuse(self, step: int, loss: float | None, why: str) -> NoReturn:
         self._end_save(training=False)
-        self.progress.record("train", step, loss=losses[ranks[0]] if ranks else None)
+        self.progress.record("train", step, loss=loss)
         last = (
             f"the last checkpoint is that of step {self.saved_step}"
             if self.saved_step
             else "nothing was saved since"
         )
-        raise NonFiniteError(f"{what}; stopped before it reached the weights, and {last}")
+        raise NonFiniteError(f"{why}, and {last}")
 
     def _evaluate(self) -> None:
         if self.parts.held_out is None:

@@ -18,7 +18,7 @@ from ..config import Config
 from ..contract import Task
 from ..errors import JobError
 from ..optim import adamw
-from ..precision import autocast
+from ..precision import autocast, scaler
 from ..world import World
 from .layout import Layout, data_parallel
 
@@ -47,6 +47,8 @@ class Strategy(ABC):
         self.layout = self.divide(cfg, world)
         self.dataset = dataset
         self.accumulation = accumulation
+        self.scaler = scaler(cfg.precision, world.device)
+        """Of the loss: `accumulate` multiplies with it, `finish_gradients` divides by it; or None."""
         self._loss_checked = False
 
     @staticmethod
@@ -73,6 +75,18 @@ class Strategy(ABC):
     def apply(self, skip: torch.Tensor | None) -> None:
         """Take the optimizer's step and clear the gradients. No weight changes if `skip` is not zero."""
 
+    def discard(self) -> None:
+        """Clear the gradients and leave everything as it is. Called by all ranks together."""
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def scaled(self, loss: Any) -> Any:
+        """What the backward pass starts from."""
+        return loss if self.scaler is None else loss.float() * self.scaler.scale
+
+    def unscaled(self, share: torch.Tensor) -> torch.Tensor:
+        """`share`, which gradients are multiplied with, with the scale of the loss divided out."""
+        return share if self.scaler is None else share / self.scaler.scale
+
     @abstractmethod
     def evaluate(self, batch: Any) -> dict[str, tuple[Any, Any]]:
         """Sum and count of the loss, and of what the job's `evaluate` adds, for this rank's `batch`."""
@@ -98,7 +112,10 @@ class Strategy(ABC):
         """
         model, optimizer = get_state_dict(self.model, self.optimizer)
         groups = {"param_groups": optimizer.pop("param_groups")}
-        return {"model": model, "optimizer": optimizer}, groups
+        state = {"model": model, "optimizer": optimizer}
+        if self.scaler is not None:
+            state["scaler"] = self.scaler.state()
+        return state, groups
 
     def restore(self, state: dict[str, Any], groups: dict[str, Any]) -> None:
         """Take over what `state` returned, after its tensors were filled. Called by all ranks together."""
@@ -113,8 +130,10 @@ class Strategy(ABC):
         """The job's model, still where the job made it. Raises JobError."""
         model = self.task.build_model(self.cfg)
         if not isinstance(model, torch.nn.Module):
+            what = f"the class {model.__name__}" if isinstance(model, type) else f"a {type(model).__name__}"
             raise JobError(
-                f"job {self.task.name}: build_model returned a {type(model).__name__}, not a torch.nn.Module"
+                f"job {self.task.name}: build_model returned {what}, not a torch.nn.Module: return a model, "
+                "such as torch.nn.Linear(4, 1)"
             )
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise JobError(f"job {self.task.name}: build_model returned a model without parameters to train")
@@ -153,7 +172,10 @@ class Strategy(ABC):
     def _check_loss(self, result: Any) -> None:
         what = f"job {self.task.name}: loss(output, batch) must return (loss_sum, count)"
         if not isinstance(result, tuple | list) or len(result) != 2:
-            raise JobError(f"{what}, and returned a {type(result).__name__}")
+            raise JobError(
+                f"{what}, and returned a {type(result).__name__}: return both, such as\n    return "
+                'torch.nn.functional.mse_loss(output, target, reduction="sum"), target.numel()'
+            )
         loss, count = result
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
             raise JobError(f"{what}: the first must be a tensor with the sum of the losses, a single number")
@@ -161,4 +183,8 @@ class Strategy(ABC):
             isinstance(count, torch.Tensor) and count.numel() == 1
         ):
             raise JobError(f"{what}: the second must say how many losses were summed, a single number")
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise JobError(
+                f"{what}: the first does not depend on the model, so nothing can be learned from it"
+            )
         self._loss_checked = True

@@ -48,7 +48,7 @@ class DpStrategy(DdpStrategy):
         for batch in batches:
             pairs = self.divided(batch)
             sums = pairs.sum(0)
-            sums[0].backward()
+            self.scaled(sums[0]).backward()
             totals += sums.detach()
         return torch.cat([totals, asked.view(1), totals[:1]])
 

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from ..config import Config
+from ..precision import HALVES
 from ..world import World
 from . import blocks
 from .layout import Layout, copies_of_shards
@@ -67,8 +68,8 @@ class HsdpStrategy(FsdpStrategy):
 def _policy(precision: str) -> MixedPrecisionPolicy:
     if precision == "fp32":
         return MixedPrecisionPolicy()
-    # Weights travel in bfloat16, gradients add up in fp32. Inputs are left to autocast: a job's targets and
+    # Weights travel in 16 bits, gradients add up in fp32. Inputs are left to autocast: a job's targets and
     # coordinates must not lose their digits.
     return MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+        param_dtype=HALVES[precision], reduce_dtype=torch.float32, cast_forward_inputs=False
     )

@@ -57,7 +57,7 @@ class MeshStrategy(MessageStrategy):
         for index, batch in enumerate(batches, start=1):
             self.set_gradient_sync(index == self.accumulation)
             _, loss, count = self.step_module(batch)
-            loss.backward()
+            self.scaled(loss).backward()
             totals[:2] += torch.stack([loss.detach().float(), count])
         totals[2] = asked
         self.buffers.follow()

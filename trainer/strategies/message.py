@@ -31,7 +31,7 @@ class MessageStrategy(Strategy):
 
     def finish_gradients(self, count: torch.Tensor) -> torch.Tensor:
         """See `Strategy`. They arrive divided by the number of ranks with samples of their own."""
-        share = self.layout.data / count
+        share = self.unscaled(self.layout.data / count)
         norm = self.squared_norm.sqrt() * share
         if self.cfg.grad_clip > 0:
             share = share * torch.clamp(self.cfg.grad_clip / (norm + 1e-6), max=1.0)

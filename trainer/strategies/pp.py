@@ -90,7 +90,7 @@ class PpStrategy(MessageStrategy):
         batch = self.batches[int(number)]
         _, loss, count = self.compute(lambda *_: output, batch)
         self.totals[:2] += torch.stack([loss.detach().float(), count])
-        return loss
+        return self.scaled(loss)
 
     def evaluate(self, batch: Any) -> dict[str, tuple[Any, Any]]:
         """See `Strategy`."""

@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from ..contract import Task
 from ..errors import JobError
-from ..precision import autocast
+from ..precision import HALVES, autocast
 from . import blocks
 
 
@@ -44,7 +44,7 @@ class Stage(nn.Module):
 
 
 def _as_traced(value: Any) -> Any:
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16 else value
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALVES.values() else value
 
 
 def cut(model: Any, inputs: tuple[Any, ...], count: int, task: Task) -> Pipe:
