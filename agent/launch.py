@@ -66,6 +66,8 @@ class Plan(NamedTuple):
     """The shim and what it becomes: the command line of a rank without its interpreter."""
     placement: Optional[wire.Placement] = None
     """Where the run's other hosts are; None when there are none."""
+    devices: str = ""
+    """What CUDA_VISIBLE_DEVICES is, or would be if it named all GPUs of the host; empty without any."""
 
 
 class Launcher(NamedTuple):
@@ -76,6 +78,10 @@ class Launcher(NamedTuple):
     env: Callable[[Plan], Dict[str, str]]
     one_process: bool = False
     """Whether one rank uses all GPUs of the host."""
+    one_host: bool = False
+    """Whether it cannot start ranks on several hosts."""
+    helpers: int = 0
+    """Processes that it starts besides those that `nproc_per_node` counts."""
 
 
 def resolve(
@@ -103,18 +109,25 @@ def resolve(
         nodes.check(placement, nproc)
         if len(placement.nodes) == 1:
             placement = None
+        elif launcher.one_host:
+            raise RunError(
+                "bad-spec",
+                f"strategy {spec.strategy} runs on one host, not on {len(placement.nodes)}",
+                "launch it on one of them, or choose ddp or horovod for several",
+            )
     port = free_port() if placement is None else placement.rendezvous_port
     attempt_dir = paths.attempt_dir(home, spec.run, attempt)
     kind = "script" if spec.target_kind == "script" else "module"
     target = os.path.expanduser(spec.target) if kind == "script" else spec.target
     shim = os.path.join(attempt_dir, "rank.py")
     program = (shim, kind, target, *spec.args)
-    plan = Plan(spec, interpreter, attempt, attempt_dir, nproc, port, program, placement)
+    visible = {**environment.inherited(), **spec.env}.get("CUDA_VISIBLE_DEVICES")
+    devices = ",".join(str(gpu.index) for gpu in gpus) if visible is None else visible
+    plan = Plan(spec, interpreter, attempt, attempt_dir, nproc, port, program, placement, devices)
     env = _base_env(home, plan, cores, code)
     env.update(launcher.env(plan))
     env.update({name: value for name, value in spec.env.items() if name != "PYTHONPATH"})
     env.update(_encamp_env(home, plan))
-    visible = {**environment.inherited(), **env}.get("CUDA_VISIBLE_DEVICES")
     users = max(nproc, len(gpus)) if launcher.one_process else nproc
     used = {ranks.gpu_index(local_rank, visible, gpus) for local_rank in range(users)}
     return Command(
@@ -122,8 +135,8 @@ def resolve(
         env=env,
         cwd=cwd,
         python=interpreter.path,
-        nproc_per_node=nproc,
-        world_size=nproc * (1 if placement is None else len(placement.nodes)),
+        nproc_per_node=nproc + launcher.helpers,
+        world_size=(nproc + launcher.helpers) * (1 if placement is None else len(placement.nodes)),
         port=port,
         launcher=launcher.name,
         torch=interpreter.torch or "",
@@ -179,9 +192,48 @@ def torchrun_env(plan: Plan) -> Dict[str, str]:
 
 TORCHRUN = Launcher("torchrun", torchrun_argv, torchrun_env)
 
+
+def processes_argv(plan: Plan) -> List[str]:
+    """Our own launcher, see `process_launcher`, in the role that the strategy is."""
+    role, placement = plan.spec.strategy, plan.placement
+    words = [
+        plan.interpreter.path, "-u", os.path.join(plan.attempt_dir, PROCESS_LAUNCHER), role,
+        "--nproc", str(plan.nproc),
+        "--grace", f"{max(MIN_SHUTDOWN_SECONDS, plan.spec.stop_grace_seconds):g}",
+    ]  # fmt: skip
+    if placement is not None:
+        if ":" in placement.rendezvous_address:
+            raise _bad("rendezvous_address", placement.rendezvous_address, "a name or an IPv4 address")
+        words += [
+            "--nodes", str(len(placement.nodes)),
+            "--node", str(placement.node_rank),
+            "--address", placement.rendezvous_address,
+            "--port", str(plan.port),
+            "--interface", placement.nodes[placement.node_rank].interface,
+        ]  # fmt: skip
+    elif role == "horovod":
+        words += ["--interface", "lo"]
+    elif role == "tf-parameter-server" and plan.devices:
+        words += ["--devices", plan.devices]
+    return [*words, "--", *plan.program]
+
+
+def processes_env(plan: Plan) -> Dict[str, str]:
+    """Keep the ranks to the interface by which the hosts reach each other."""
+    return {} if plan.placement is None else nodes.interface_env(plan.placement)
+
+
+PROCESS_LAUNCHER = "process_launcher.py"
+"""The file that is put into an attempt whose ranks it starts."""
+
+PROCESSES = Launcher("encamp's launcher", processes_argv, processes_env)
+
 LAUNCHERS = {
-    **dict.fromkeys(("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp"), TORCHRUN),
+    **dict.fromkeys(("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "fsdp+tp", "pp"), TORCHRUN),
     "dp": TORCHRUN._replace(one_process=True),
+    "horovod": PROCESSES,
+    "tf-mirrored": PROCESSES._replace(one_process=True, one_host=True),
+    "tf-parameter-server": PROCESSES._replace(one_host=True, helpers=2),
 }
 """Strategy -> how its ranks are started."""
 

@@ -200,9 +200,12 @@ def create(
     files.make_dirs(paths.attempts_dir(home, spec.run))
     files.make_dirs(paths.checkpoints_dir(home, spec.run))
     os.mkdir(attempt.dir, 0o700)
-    shim = pkgutil.get_data(__package__ or "agent", "rank.py")
-    assert shim is not None, "the shim is part of every build"
-    files.write_bytes(os.path.join(attempt.dir, "rank.py"), shim)
+    for name in ("rank.py", launching.PROCESS_LAUNCHER):
+        path = os.path.join(attempt.dir, name)
+        if name == "rank.py" or path in command.argv:
+            file = pkgutil.get_data(__package__ or "agent", name)
+            assert file is not None, "it is part of every build"
+            files.write_bytes(path, file)
     secret_file.write(attempt.dir, secrets or {})
     if lease:
         now = {"boot_id": process.boot_id(), "monotonic": time.monotonic()}

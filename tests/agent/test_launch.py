@@ -206,3 +206,75 @@ def test_the_login_s_variables_are_not_inherited(monkeypatch: pytest.MonkeyPatch
 
 def test_cores_are_at_least_one_and_at_most_the_machine_s() -> None:
     assert 1 <= launch.usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_horovod_and_tensorflow_are_started_by_our_own_launcher(home: str, project: Path) -> None:
+    attempt = paths.attempt_dir(home, "gpt-1", 3)
+    command = resolve(home, spec(strategy="horovod", stop_grace_seconds=60))
+    assert command.argv == (
+        "/venv/main/bin/python", "-u", f"{attempt}/process_launcher.py", "horovod", "--nproc", "4",
+        "--grace", "60", "--interface", "lo", "--",
+        f"{attempt}/rank.py", "script", "train.py", "--lr", "1e-3",
+    )  # fmt: skip
+    assert (command.world_size, command.launcher) == (4, "encamp's launcher")
+    one = resolve(home, spec(strategy="tf-mirrored", nproc_per_node=0), gpus=8)
+    assert (one.nproc_per_node, one.gpus) == (1, tuple(range(8)))
+    served = resolve(home, spec(strategy="tf-parameter-server", nproc_per_node=2), gpus=4)
+    assert served.argv[3:10] == (
+        "tf-parameter-server", "--nproc", "2", "--grace", "30", "--devices", "0,1,2,3",
+    )  # fmt: skip
+    assert (served.nproc_per_node, served.world_size) == (4, 4), "a chief and a parameter server as well"
+    assert served.gpus == (0, 1)
+    chosen = spec(strategy="tf-parameter-server", env={"CUDA_VISIBLE_DEVICES": "3,2"})
+    assert resolve(home, chosen, gpus=4).argv[9] == "3,2"
+
+
+@pytest.mark.parametrize("strategy", ["tf-mirrored", "tf-parameter-server"])
+def test_tensorflow_on_several_hosts_is_refused(home: str, project: Path, strategy: str) -> None:
+    nodes = tuple(wire.Node(name, name, "127.0.0.1", "lo") for name in ("a", "b"))
+    placement = wire.Placement(nodes, 0, "127.0.0.1", launch.free_port(), "id")
+    with pytest.raises(RunError, match=f"strategy {strategy} runs on one host, not on 2") as refusal:
+        launch.resolve(home, spec(strategy=strategy), 1, placement, cores=8)
+    assert refusal.value.code == "bad-spec"
+
+
+def test_horovod_on_several_hosts_knows_the_first_one(home: str, project: Path) -> None:
+    nodes = tuple(wire.Node(name, name, "127.0.0.1", "eth1") for name in ("a", "b"))
+    placement = wire.Placement(nodes, 1, "10.0.0.1", 29500, "id")
+    command = launch.resolve(home, spec(strategy="horovod"), 1, placement, cores=8)
+    at = command.argv.index("--nodes")
+    assert command.argv[at : at + 10] == (
+        "--nodes", "2", "--node", "1", "--address", "10.0.0.1", "--port", "29500", "--interface", "eth1",
+    )  # fmt: skip
+    assert command.env["GLOO_SOCKET_IFNAME"] == "eth1"
+    placement = wire.Placement(nodes, 1, "fd00::1", 29500, "id")
+    with pytest.raises(RunError, match="rendezvous_address"):
+        launch.resolve(home, spec(strategy="horovod"), 1, placement, cores=8)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "target_kind", "needs", "wants"),
+    [
+        ("fsdp", "task", ("torch",), ("torch",)),
+        ("zero2", "task", ("torch", "deepspeed"), ("torch", "deepspeed")),
+        ("zero2", "script", ("torch",), ("torch", "deepspeed")),
+        ("horovod", "task", ("torch", "horovod"), ("torch", "horovod")),
+        ("horovod", "script", ("horovod",), ("torch", "horovod")),
+        ("tf-mirrored", "task", ("tensorflow",), ("tensorflow",)),
+        ("tf-mirrored", "script", (), ("tensorflow",)),
+    ],
+)
+def test_what_a_python_needs(
+    home: str,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    strategy: str,
+    target_kind: str,
+    needs: tuple[str, ...],
+    wants: tuple[str, ...],
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(probe, "resolve", lambda *words: asked.append(words[3:5]) or TORCH)
+    monkeypatch.setitem(launch.LAUNCHERS, strategy, launch.TORCHRUN)
+    resolve(home, spec(strategy=strategy, target_kind=target_kind))
+    assert asked == [(needs, wants)]
