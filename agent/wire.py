@@ -545,12 +545,12 @@ def decode(line: bytes) -> Optional[Message]:
 def training(record: Optional[Dict[str, Any]]) -> Optional[Training]:
     """What is believed of a record in which a program says how it trains; None when that is nothing."""
     kept: Dict[str, Any] = {}
-    for field in dataclasses.fields(Training):
-        value = (record or {}).get(field.name)
-        if type(value) is not type(field.default) or not value:
+    for name, nothing in vars(Training()).items():
+        value = (record or {}).get(name)
+        if type(value) is not type(nothing) or not value:
             continue
         if WORD.match(value) if isinstance(value, str) else 0 < value <= LARGEST_COUNT:
-            kept[field.name] = value
+            kept[name] = value
     return Training(**kept) if kept else None
 
 
