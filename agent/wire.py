@@ -109,8 +109,10 @@ class Tree:
 class EnvSetup:
     """What a virtual environment gets besides what the interpreter that it is made from has."""
 
-    packages: Tuple[str, ...]
+    packages: Tuple[str, ...] = ()
     pip_args: Tuple[str, ...] = ()
+    recipe: str = ""
+    """Built by our recipe of that name, for what pip alone does not bring; empty without one."""
 
 
 @dataclasses.dataclass(frozen=True)
