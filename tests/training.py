@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,13 @@ def losses(rank_dir: Path) -> dict[int, float]:
     return {entry["step"]: entry["loss"] for entry in records(rank_dir) if "loss" in entry}
 
 
-def reference(task_name: str, *options: str, global_batch: int) -> dict[int, float]:
-    """The losses of the plainest training there is: one process, and the whole global batch at once."""
+def reference(
+    task_name: str, *options: str, global_batch: int, skip: Collection[int] = ()
+) -> dict[int, float]:
+    """The losses of the plainest training there is: one process, and the whole global batch at once.
+
+    Steps in `skip` change no weight.
+    """
     import torch
 
     from trainer.schedule import learning_rate_share
@@ -67,7 +72,8 @@ def reference(task_name: str, *options: str, global_batch: int) -> dict[int, flo
         share = learning_rate_share(step, warmup=cfg.warmup_steps, steps=cfg.steps)
         for group in optimizer.param_groups:
             group["lr"] = cfg.learning_rate * share
-        optimizer.step()
+        if step not in skip:
+            optimizer.step()
         result[step] = mean.item()
     return result
 
