@@ -40,6 +40,10 @@ class FakeSession(Checked):
         self.recalled = 0
         """How often that was asked for, which changes nothing and is not in `asked`."""
         """Methods that are refused, and how."""
+        self.packages: dict[str, str] = {}
+        """What its Python with torch has besides."""
+        self.probing: asyncio.Event | None = None
+        """While set, what the Pythons have is not known before it."""
         self.files = fleet.folder / "runs-of" / host.name
         """The folder of every run there."""
         self.held: asyncio.Event | None = None
@@ -73,11 +77,12 @@ class FakeSession(Checked):
 
     async def request(self, method: str, params: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
         params = json.loads(json.dumps(params))  # as the wire would carry it
-        if method != "progress":
+        if method not in ("progress", "probe"):
             self.asked.append((method, params))
         await asyncio.sleep(0)
-        if self.held is not None:
-            await self.held.wait()
+        held = self.probing if method == "probe" else self.held
+        if held is not None:
+            await held.wait()
         if not self.live:
             raise Unreachable(f"{self.name} is not connected.")
         if method in self.refuse:
@@ -91,6 +96,17 @@ class FakeSession(Checked):
     def _progress(self, params: dict[str, Any]) -> dict[str, Any]:
         self.recalled += 1
         return {"records": self.past}
+
+    def _probe(self, params: dict[str, Any]) -> dict[str, Any]:
+        torch = {
+            "path": "/opt/conda/bin/python",
+            "version": "3.11.7",
+            "torch": "2.7.1",
+            "cuda": "12.6",
+            "packages": {"torch": "2.7.1", **self.packages},
+        }
+        host = self.fake_host()
+        return {"interpreters": [torch], "gpus": host.gpus, "cores": host.cores}
 
     def _blob_has(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"present": True}

@@ -9,9 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .check_facts import Interpreter
 from .store import HostView, Link
+
+if TYPE_CHECKING:
+    from profiles.schema import Profile
 
 YES, WARNING, NO, UNKNOWN = "yes", "warning", "no", "unknown"
 """Whether hosts can run a strategy. `warning`: they can, and it is not what it is for."""
@@ -132,6 +136,19 @@ def host_has(view: HostView, pythons: tuple[Interpreter, ...] | None, *, asking:
         cores=max(1, int(sample.cpu.limit_cores)),
         pythons=pythons,
         asking=asking,
+    )
+
+
+def wanted(profile: Profile | None) -> Wanted:
+    """What a profile says besides the strategy; without one, nothing."""
+    if profile is None:
+        return Wanted()
+    setup = profile.env_setup
+    return Wanted(
+        ranks=profile.run.nproc_per_node,
+        python=profile.run.python,
+        script=profile.run.task is None,
+        added=None if setup is None else setup.packages,
     )
 
 

@@ -15,7 +15,7 @@ from textual.timer import Timer
 from textual.widgets import Button, Input, Select
 from textual.widgets.selection_list import Selection
 
-from profiles import keys, library, schema
+from profiles import library, schema
 from profiles.errors import ProfileError
 
 from .. import formatting as fmt
@@ -31,8 +31,10 @@ from ..fleet.sanitize import printable
 from ..fleet.store import HostView, Link
 from ..widgets.lines import Lines
 from ..widgets.mark_list import MarkList
+from ..widgets.strategy_list import StrategyField
 from .dialog import Dialog, Text
 from .going import stage_lines
+from .strategy import StrategyChoice
 
 PAUSE_SECONDS = 0.3
 """How long typing has to rest before the hosts are asked what they would run."""
@@ -107,14 +109,7 @@ class LaunchScreen(Dialog[str]):
                 id="hosts",
                 compact=True,
             )
-        with Horizontal(classes="fields"):
-            yield Text("strategy", classes="name")
-            yield Select(
-                [(name, name) for name in keys.STRATEGIES],
-                prompt="as the profile says",
-                id="strategy",
-                compact=True,
-            )
+        yield StrategyChoice()
         with Horizontal(classes="fields"):
             yield Text("ranks a host", classes="name")
             yield Input(placeholder="as the profile says; auto is one a GPU", id="nproc", compact=True)
@@ -136,7 +131,7 @@ class LaunchScreen(Dialog[str]):
 
     def hint(self) -> str:
         """The way on and the way out."""
-        return "tab next field · space marks a host · enter twice launches · esc leave"
+        return "tab next · space marks, opens a list · enter twice launches · esc leave"
 
     def on_mount(self) -> None:
         """Show what the fields amount to as they are."""
@@ -153,7 +148,9 @@ class LaunchScreen(Dialog[str]):
     @on(Select.Changed)
     @on(Input.Changed)
     @on(MarkList.SelectedChanged)
+    @on(StrategyField.Changed)
     def _changed(self) -> None:
+        self._strategy.on_hosts(self._host_list().selected)
         if self._asked is not None and self._current() == self._asked:
             return  # the fields were only filled in
         self._asked = None
@@ -199,9 +196,7 @@ class LaunchScreen(Dialog[str]):
                 raise UsageError("No host is marked.", "Mark one or several in the list with space.")
             raise UsageError("There is no host.", "Leave with esc and add one with a.")
         overrides = []
-        strategy = self.query_one("#strategy", Select).value
-        if isinstance(strategy, str):
-            overrides.append(f"run.strategy={strategy}")
+        overrides += self._strategy.overrides
         ranks = self.query_one("#nproc", Input).value.strip()
         if ranks:
             overrides.append(f"run.nproc_per_node={ranks}")
@@ -214,9 +209,16 @@ class LaunchScreen(Dialog[str]):
     def _host_list(self) -> MarkList:
         return self.query_one("#hosts", MarkList)
 
-    def _profile(self, choice: Choice) -> schema.Profile:
+    @property
+    def _strategy(self) -> StrategyChoice:
+        return self.query_one(StrategyChoice)
+
+    def _profile(self, choice: Choice, *, own: bool = False) -> schema.Profile:
+        """The profile with what is changed; with `own`, but for the strategy that is chosen in the list."""
+        chosen = self._strategy.overrides if own else []
+        overrides = [each for each in choice.overrides if each not in chosen]
         try:
-            return schema.load(library.find(choice.profile, self.folder), choice.overrides)
+            return schema.load(library.find(choice.profile, self.folder), overrides)
         except ProfileError as error:
             raise UsageError(str(error.faults[0])) from error
 
@@ -230,9 +232,11 @@ class LaunchScreen(Dialog[str]):
 
     def _look(self) -> None:
         """Ask the hosts what they would run; nothing starts."""
+        self._strategy.on_hosts(self._host_list().selected)
         try:
             choice = self.choice()
             profile = self._profile(choice)
+            self._strategy.of_profile(profile, self._profile(choice, own=True).run.strategy)
         except UsageError as error:
             self._say("")
             self.complain(error.message, error.hint)

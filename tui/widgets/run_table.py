@@ -51,7 +51,7 @@ class RunTable(Table[str]):
             Column("run", "RUN", max(8, min(20, longest)), keep=19, widest=min(48, longest), gap=1),
             Column("state", "STATE", 11, keep=18),
             Column("hosts", "HOSTS", max(5, min(16, hosts)), keep=14, widest=min(40, hosts)),
-            Column("strategy", "STRATEGY", 8, keep=3),
+            Column("strategy", "STRATEGY", 8, keep=3, widest=19),
             Column("ranks", "RANKS", 5, right=True, keep=12),
             Column("attempt", "ATTEMPT", 7, right=True, keep=5),
             Column("step", "STEP", 8, right=True, keep=10),
