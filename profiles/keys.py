@@ -64,7 +64,7 @@ class Key:
 STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "dp")
 """How the ranks share the work."""
 
-TASKS = ("gpt",)
+TASKS = ("gpt", "images", "regression")
 """The jobs that the trainer ships with; a path that ends in `.py` names the user's own, on the host."""
 
 TRAIN_KEYS: tuple[Key, ...] = (
