@@ -50,7 +50,21 @@ class Parser(argparse.ArgumentParser):
 
 def build() -> Parser:
     """The parser with every command."""
-    from . import app, check, control, demo, forward, get, hosts, launch, logs, profiles, shell, status
+    from . import (
+        app,
+        check,
+        control,
+        demo,
+        forward,
+        get,
+        hosts,
+        launch,
+        logs,
+        profiles,
+        shell,
+        status,
+        strategies,
+    )
 
     parser = Parser(
         prog="encamp",
@@ -65,7 +79,20 @@ def build() -> Parser:
     )
     parser.set_defaults(handler=app.run, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
-    for family in (hosts, check, profiles, launch, status, logs, control, get, shell, forward, demo):
+    for family in (
+        hosts,
+        check,
+        strategies,
+        profiles,
+        launch,
+        status,
+        logs,
+        control,
+        get,
+        shell,
+        forward,
+        demo,
+    ):
         family.register(commands)
     return parser
 

@@ -14,11 +14,14 @@ ASK_SECONDS = 90.0
 
 
 @dataclass(frozen=True)
-class _Answer:
+class Means:
+    """What a host has for training. `interpreters` is None when it does not know in time."""
+
+    gpus: int
+    cores: int
     interpreters: Optional[tuple[Interpreter, ...]] = None  # noqa: UP045 (read at run time by wire.from_json)
 
 
-async def ask(session: Session) -> tuple[Interpreter, ...] | None:
-    """The Pythons of a host; None when it does not know in time. Raises RequestRefused, HostError."""
-    reply = await session.request("probe", {}, timeout=ASK_SECONDS)
-    return read_answer(_Answer, reply).interpreters
+async def ask(session: Session) -> Means:
+    """Ask a host what it has. Raises RequestRefused, HostError."""
+    return read_answer(Means, await session.request("probe", {}, timeout=ASK_SECONDS))

@@ -130,7 +130,7 @@ class StrategyChoice(Vertical):
     @work(group="pythons", exit_on_error=False)
     async def _ask(self, name: str) -> None:
         try:
-            self._pythons[name] = await interpreters.ask(self._app.fleet.session(name))
+            self._pythons[name] = (await interpreters.ask(self._app.fleet.session(name))).interpreters
         except EncampError:
             pass  # that is not known, then; what the host says of the launch itself counts
         self._asking.discard(name)
