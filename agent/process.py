@@ -54,10 +54,11 @@ class Stat:
         return self.state in "ZX" and self.threads <= 1
 
 
-def stat(pid: int) -> Stat | None:
-    """Read /proc/PID/stat, or None when there is no such process."""
+def stat(pid: int, thread: int | None = None) -> Stat | None:
+    """Read /proc/PID/stat, or that of one of its threads alone; None when there is no such process."""
+    place = f"/proc/{pid}/stat" if thread is None else f"/proc/{pid}/task/{thread}/stat"
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -5,8 +5,9 @@
 
 It stands alone: it is copied into the attempt's folder and runs under the user's interpreter, so it imports
 nothing of ours. Before the program starts it points standard output and error at the rank's log, writes
-`rank.json`, makes SIGUSR2 dump the Python stacks and waits for torch's optimizers, to count their steps. At
-the end it writes how the program ended. Nothing of this may change what the program does or says: where
+`rank.json`, makes SIGUSR2 dump the Python stacks and waits for torch's optimizers, to count their steps; from
+then on torch's own server answers on `flight.sock` which collectives this rank has called. At the end it
+writes how the program ended. Nothing of this may change what the program does or says: where
 recording fails the program still runs, and where CPython has a habit the shim has it too.
 
 The shim runs in a module that is no longer `__main__` and keeps no reference to the program's namespace,
@@ -20,7 +21,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType, TracebackType
 
@@ -41,14 +42,19 @@ import os
 import time
 from _signal import SIGINT, SIGUSR2  # type: ignore[import-not-found]
 from _struct import Struct
+from _thread import get_ident
 
 for _name in set(sys.modules) - LOADED - set(sys.builtin_module_names):
     del sys.modules[_name]
+
+STACKS_SIGNAL = 62
+"""The agent asks by this one, which no program has a use for; SIGUSR2 is for people, and may be taken."""
 
 STEPS_MAGIC = b"ENCAMP1\0"
 STEPS_BYTES = 32
 HIGH_FD = 200
 OPTIMIZER_MODULE = "torch.optim.optimizer"
+COLLECTIVES_MODULE = "torch._C._distributed_c10d"
 
 MAX_MESSAGE = 8 * 1024
 MAX_TRACEBACK = 64 * 1024
@@ -116,6 +122,7 @@ class Recorder:
         self.folder = folder
         self.error_file = os.environ.get("TORCHELASTIC_ERROR_FILE", "")
         self.exit_code = 0
+        self.server: object = None
 
     def write_start(self, rank: int) -> None:
         """Say which process is this rank. Raises OSError."""
@@ -126,6 +133,7 @@ class Recorder:
             "local_rank": int(os.environ.get("LOCAL_RANK", rank)),
             "world_size": int(os.environ.get("WORLD_SIZE", "1")),
             "pid": PID,
+            "thread": get_ident(),
             "start_time": start_time,
             "started": time.time(),
         }
@@ -138,6 +146,7 @@ class Recorder:
         if not faulthandler.is_enabled():  # PYTHONFAULTHANDLER: the user wants crashes on standard error
             faulthandler.enable(stacks)
         faulthandler.register(SIGUSR2, stacks)
+        faulthandler.register(STACKS_SIGNAL, stacks)
 
     def count_steps(self, optimizers: object) -> None:
         """Count the steps of all optimizers from now on. `optimizers` is the module torch.optim.optimizer."""
@@ -168,6 +177,26 @@ class Recorder:
 
         os.register_at_fork(after_in_child=forget)
         register(count)
+
+    def serve_flight_record(self) -> None:
+        """Let torch tell on a socket in this rank's folder which collectives were called and which are over.
+
+        Threads of torch's answer, in C++: the program notices nothing, and they answer while it hangs.
+        """
+        server = getattr(sys.modules.get(COLLECTIVES_MODULE), "_WorkerServer", None)
+        if server is None:
+            return  # before torch 2.4, or without torch.distributed
+        try:
+            os.unlink(os.path.join(self.folder, "flight.sock"))
+        except OSError:
+            pass
+        try:
+            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return
+        # The path of a socket has at most 107 bytes, and this one is always short.
+        self.server = _quietly(server, f"/proc/self/fd/{folder}/flight.sock")
+        os.close(folder)
 
     def _map_steps(self) -> mmap.mmap:
         path = os.path.join(self.folder, "steps")
@@ -209,6 +238,8 @@ class Recorder:
     def write_exit(self) -> None:
         """Write down the exit code, as the last thing before the interpreter goes."""
         if os.getpid() == PID:
+            if self.server is not None:
+                _quietly(self.server.shutdown)  # type: ignore[attr-defined]  # it must not outlive the interpreter
             self._write_at_end("exit.json", {"code": self.exit_code, "time": time.time()})
 
     def _write_at_end(self, name: str, values: "Mapping[str, object]") -> None:
@@ -251,8 +282,27 @@ class OptimizerWatch:
             del loader.exec_module  # type: ignore[attr-defined]  # and the class's own is back
             execute(module)
             recorder.count_steps(module)
+            recorder.serve_flight_record()
 
         loader.exec_module = exec_module  # type: ignore[attr-defined]
+
+
+def _quietly(action: "Callable[..., object]", *arguments: object) -> "object | None":
+    """Call something of torch's that greets on standard error, which is the program's. None when it fails."""
+    try:
+        said = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, HIGH_FD)
+        nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # the program has no standard error
+    try:
+        os.dup2(nowhere, 2)
+        return action(*arguments)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+    finally:
+        os.dup2(said, 2)
+        os.close(said)
+        os.close(nowhere)
 
 
 def _out_of_the_way(fd: int) -> int:

@@ -90,6 +90,11 @@ def named(ranks: Sequence[Rank]) -> str:
     return "ranks " + numbers([rank.rank for rank in ranks])
 
 
+def is_(ranks: Sequence[Rank]) -> str:
+    """`rank 1 on b is` or `ranks 0 and 1 are`."""
+    return f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'}"
+
+
 def numbers(values: Sequence[int]) -> str:
     """`0, 2 and 3`; of many the first and how many more."""
     words = [str(value) for value in values]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from . import crash
-from .case import Case, named, seen, verdict_on
+from .case import Case, is_, named, seen, verdict_on
 from .evidence import Rank
 from .verdict import Diagnosis, Finding
 
@@ -38,7 +38,7 @@ def ended(case: Case) -> Optional[Diagnosis]:
     if early and case.stalled:
         findings = [seen(rank, "exit", f"ended with code {rank.exit_code}") for rank in early]
         wait = case.missed(early)
-        text = f"{named(early)} ended by itself while {named(case.stalled)} waits"
+        text = f"{named(early)} ended while {is_(case.stalled)} waiting"
         return verdict_on(case, "exited-early", early, 0.95, text + (f" in {wait}" if wait else ""), findings)
     return None
 
@@ -92,7 +92,7 @@ def zombie(case: Case) -> Optional[Diagnosis]:
         return verdict_on(
             case, "out-of-memory", dead, 0.8, f"{named(dead)} was killed for want of memory", findings
         )
-    return verdict_on(case, "dead", dead, 0.95, f"{named(dead)} is dead", findings)
+    return verdict_on(case, "dead", dead, 0.95, f"{is_(dead)} dead", findings)
 
 
 def gpu_fault(case: Case) -> Optional[Diagnosis]:
@@ -114,5 +114,5 @@ def gpu_fault(case: Case) -> Optional[Diagnosis]:
         what = rank.gpu.state if rank.gpu.xid is None else f"{rank.gpu.state}, XID {rank.gpu.xid}"
         findings.append(seen(rank, "gpu", f"GPU {rank.gpu.index}: {what}"))
     return verdict_on(
-        case, "gpu-fault", broken, 0.95, f"the GPU of {named(broken)} is faulty: {findings[0].text}", findings
+        case, "gpu-fault", broken, 0.95, f"the GPU of {is_(broken)} faulty: {findings[0].text}", findings
     )

@@ -73,6 +73,12 @@ def in_backward(frames: Sequence[Frame]) -> bool:
     return any(BACKWARD.search(frame.file) for frame in before_user(frames))
 
 
+def in_backward_or_collective(rank: Rank) -> bool:
+    """Whether its main thread is where ranks wait for each other, as far as the stack tells."""
+    stack = main_stack(rank)
+    return in_collective(stack) or in_backward(stack)
+
+
 def in_loader(frames: Sequence[Frame]) -> bool:
     """Whether it waits for, or makes, a batch of a DataLoader."""
     return any(LOADER.search(frame.file) for frame in frames[:40])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from . import places, waiting
-from .case import Case, named, numbers, seen, verdict_on
+from .case import Case, is_, named, numbers, seen, verdict_on
 from .causes import cause
 from .evidence import Rank
 from .verdict import Diagnosis, Finding
@@ -25,7 +25,7 @@ def stopped(case: Case) -> Optional[Diagnosis]:
     ]
     wait = case.missed(held)
     more = f"; the others wait in {wait}" if wait else ""
-    return verdict_on(case, "stopped", held, 0.99, f"{named(held)} is {how}{more}", findings)
+    return verdict_on(case, "stopped", held, 0.99, f"{is_(held)} {how}{more}", findings)
 
 
 def in_kernel(case: Case) -> Optional[Diagnosis]:
@@ -41,7 +41,7 @@ def in_kernel(case: Case) -> Optional[Diagnosis]:
         return verdict_on(
             case, "slow-storage", held, 0.85, f"{named(held)} waits for the disk in {where}", findings
         )
-    return verdict_on(case, "kernel-wait", held, 0.9, f"{named(held)} is stuck {findings[0].text}", findings)
+    return verdict_on(case, "kernel-wait", held, 0.9, f"{is_(held)} stuck {findings[0].text}", findings)
 
 
 def mismatched(case: Case) -> Optional[Diagnosis]:
@@ -97,7 +97,7 @@ def _working(case: Case, working: List[Rank]) -> Diagnosis:
     phase = next((word for word in map(places.phase, working) if word), "")
     where = places.spot(places.user_frame(places.main_stack(working[0])))
     what = f"slow phase: {phase}" if phase else "a long stretch of work"
-    text = f"{what}; {named(working)} is busy" + (f" in {where}" if where else "")
+    text = f"{what}; {is_(working)} busy" + (f" in {where}" if where else "")
     return verdict_on(case, "healthy", [], 0.7, text)
 
 
