@@ -349,15 +349,16 @@ def test_ranks_that_drew_other_weights_get_those_of_rank_0() -> None:
             assert weights == pytest.approx(drawn)
 
 
-def running_means(rank: int, path: str) -> list[float]:
-    built = build(rank, 2, path, "--strategy", "fsdp")
+def running_means(rank: int, path: str, strategy: str) -> list[float]:
+    built = build(rank, 2, path, "--strategy", strategy)
     built.accumulate([(torch.full((2, 4), float(rank + 1)), torch.ones(2, 4))], torch.zeros(()))
     return [*built.model[0].running_mean.tolist(), float(built.model[0].num_batches_tracked)]
 
 
-def test_buffers_that_a_step_changes_are_those_of_rank_0_on_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_buffers_that_a_step_changes_are_those_of_rank_0_on_all(tmp_path: Path, strategy: str) -> None:
     path = write(tmp_path, "def build_model(cfg): return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))")
-    first, second = together(2, running_means, path)
+    first, second = together(2, running_means, path, strategy)
     assert first == second == pytest.approx([0.1] * 4 + [1])
 
 

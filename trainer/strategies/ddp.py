@@ -16,6 +16,7 @@ from ..contract import Task
 from ..errors import JobError
 from ..world import World
 from . import compression
+from .agreement import SharedBuffers
 from .base import Strategy
 from .unused import FirstStep
 
@@ -29,6 +30,7 @@ class DdpStrategy(Strategy):
         self.model = self.build_model().to(world.device)
         self.optimizer = self.build_optimizer(self.model)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        self.buffers = SharedBuffers(self.model)
         self.micro_step = MicroStep(self)
         self.wrapped: Any = self.micro_step
         self.first_step: FirstStep | None = None
@@ -48,6 +50,9 @@ class DdpStrategy(Strategy):
             bucket_cap_mb=self.cfg.bucket_mb,
             find_unused_parameters=self.some_unused,
         )
+        # It gives all ranks the same ones before a forward pass. After the pass they differ again, and so would
+        # evaluations, and checkpoints by the rank that writes them. So it is done after each step instead.
+        wrapped.broadcast_buffers = False
         if self.compressor is not None:
             wrapped.register_comm_hook(None, self.compressor.hook)
         return wrapped
@@ -75,6 +80,8 @@ class DdpStrategy(Strategy):
                 loss.backward()
             sums += numbers
         own_loss = sums[:1].clone()
+        if self.world.size > 1:
+            self.buffers.follow()
         if self.first_step is not None:
             self.some_unused = self.first_step.conclude()
             self.first_step = self.micro_step.first_step = None
