@@ -22,7 +22,7 @@ import torch.distributed.checkpoint as dcp
 from .errors import CheckpointError
 from .folder import CheckpointFolder, Position, Record
 from .places import Places
-from .staging import Staging
+from .staging import Buffers, Staging
 from .strategies.base import Strategy
 
 GROUPS_WORK = torch.__version__ >= (2, 7)
@@ -73,6 +73,7 @@ class Saver:
         self.places = places.apart()
         self.keep = keep
         self.keep_every = keep_every
+        self._buffers: Buffers = {}
 
     def save(self, strategy: Strategy, position: Position, *, background: bool) -> Save:
         """Write a checkpoint: to its end, or in the background once the state is copied.
@@ -137,7 +138,7 @@ class Saver:
         return time.time()
 
     def _write_pieces(self, state: State, path: Path, release: Any) -> None:
-        planner = Staging(release) if release is not None else None
+        planner = Staging(self._buffers, release) if release is not None else None
         try:
             if not self.places.several:
                 dcp.save(state, checkpoint_id=path, planner=planner, process_group=self.places.everybody)
