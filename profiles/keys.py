@@ -61,7 +61,7 @@ class Key:
         return None
 
 
-STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "dp")
+STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "dp", "tf-mirrored", "tf-parameter-server")
 """How the ranks share the work."""
 
 TASKS = ("gpt", "images", "regression")

@@ -23,7 +23,7 @@ import torch.distributed.checkpoint as dcp
 
 from . import saving
 from .errors import CheckpointError, UsageError
-from .folder import CheckpointFolder, Choice, Listing, Position, choose
+from .folder import CheckpointFolder, Choice, Listing, Position, choose, refuse_foreign
 from .places import Places
 from .saving import Save, Saver
 from .strategies.base import Strategy
@@ -65,6 +65,7 @@ class Checkpoints:
         self._name_ignored(listings, newest)
         if choice is None:
             return None
+        refuse_foreign(choice.record, self.folder, "torch")
         if choice.lacking:
             self._fetch(choice)
         return choice.record.position

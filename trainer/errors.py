@@ -19,5 +19,9 @@ class CheckpointError(TrainerError):
     """A checkpoint cannot be read, or does not belong to this model."""
 
 
+class ClusterError(TrainerError):
+    """Processes that a training needs are gone, or have never come."""
+
+
 class NonFiniteError(TrainerError):
     """The loss or the gradients are NaN or infinite. Raised by every rank at the same step."""

@@ -41,6 +41,8 @@ class Record:
     position: Position
     time: float
     """When it was saved: seconds since the epoch by the clock of the host of rank 0."""
+    framework: str = "torch"
+    """What has written it, and alone can read it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,6 +83,18 @@ def choose(listings: Sequence[Listing], names: Sequence[str]) -> Choice | None:
     return Choice(record=record, holders=holders, lacking=lacking)
 
 
+def refuse_foreign(record: Record, folder: CheckpointFolder, framework: str) -> None:
+    """Raise CheckpointError when `framework` cannot read the checkpoint of `record`."""
+    if record.framework == framework:
+        return
+    names = {"torch": "torch", "tensorflow": "TensorFlow"}
+    theirs, ours = names.get(record.framework, record.framework), names[framework]
+    raise CheckpointError(
+        f"{folder.of(record.position.step)} is a checkpoint of {theirs}, which {ours} cannot read: go on "
+        f"under a strategy of {theirs}, or set --checkpoint-dir to another folder"
+    )
+
+
 class CheckpointFolder:
     """The folder at `path`, which need not exist yet. Methods raise OSError."""
 
@@ -119,7 +133,8 @@ class CheckpointFolder:
         path = self.of(record.position.step)
         temporary = path / f"{MARKER}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(asdict(record.position) | {"time": record.time} | dict(more), file)
+            about = {"time": record.time, "framework": record.framework}
+            json.dump(asdict(record.position) | about | dict(more), file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path / MARKER)
@@ -168,7 +183,8 @@ class CheckpointFolder:
         try:
             said = json.loads((self.of(step) / MARKER).read_bytes())
             position = Position(**{name: int(said[name]) for name in Position.__slots__})
-            record = Record(position=position, time=float(said["time"]))
+            framework = str(said.get("framework", "torch"))
+            record = Record(position=position, time=float(said["time"]), framework=framework)
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
         return record if position.step == step else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config import Config
 from ..errors import UsageError
@@ -20,6 +20,15 @@ class Entry(NamedTuple):
     module: str
     cls: str
     oldest_torch: tuple[int, int] = (2, 4)
+    framework: str = "torch"
+
+    def load(self) -> Any:
+        """The class."""
+        return getattr(importlib.import_module(f"{PACKAGES[self.framework]}.{self.module}"), self.cls)
+
+
+PACKAGES = {"torch": __name__, "tensorflow": f"{__name__.rpartition('.')[0]}.tensorflow"}
+"""The framework that a strategy belongs to, and the package that holds its strategies."""
 
 
 STRATEGIES = {
@@ -30,6 +39,8 @@ STRATEGIES = {
     "fsdp+tp": Entry("tp", "FsdpTpStrategy", (2, 6)),
     "pp": Entry("pp", "PpStrategy", (2, 7)),
     "dp": Entry("dp", "DpStrategy"),
+    "tf-mirrored": Entry("mirrored", "Mirrored", framework="tensorflow"),
+    "tf-parameter-server": Entry("parameter_server", "ParameterServer", framework="tensorflow"),
 }
 
 OPTIONS = {
@@ -44,25 +55,33 @@ OPTIONS = {
 """Options that mean something to some strategies only."""
 
 
-def find(name: str) -> type[Strategy]:
-    """The strategy of that name. Raises UsageError with the nearest names, or when torch is too old."""
-    import torch
-
+def lookup(name: str) -> Entry:
+    """Where the strategy of that name is. Raises UsageError with the nearest names. Loads nothing."""
     if name not in STRATEGIES:
         close = difflib.get_close_matches(name.lower(), STRATEGIES, n=3, cutoff=0.65)
         hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(STRATEGIES)}"
         raise UsageError(f"--strategy {name}: no such strategy; {hint}")
-    entry = STRATEGIES[name]
+    return STRATEGIES[name]
+
+
+def find(name: str) -> type[Strategy]:
+    """The strategy of torch of that name. Raises UsageError when there is none, or torch is too old."""
+    import torch
+
+    entry = lookup(name)
+    if entry.framework != "torch":
+        raise UsageError(f"--strategy {name} is one of {entry.framework}, not of torch")
     if torch.__version__ < entry.oldest_torch:
         oldest = ".".join(map(str, entry.oldest_torch))
         raise UsageError(f"--strategy {name} needs torch {oldest} or newer, this is {torch.__version__}")
-    found: type[Strategy] = getattr(importlib.import_module(f".{entry.module}", __package__), entry.cls)
+    found: type[Strategy] = entry.load()
     return found
 
 
 def check(cfg: Config) -> None:
     """Raise UsageError when there is no such strategy, or an option is set that means nothing to it."""
-    find(cfg.strategy)
+    if lookup(cfg.strategy).framework == "torch":
+        find(cfg.strategy)
     defaults = {field.name: field.default for field in fields(Config)}
     for option, meant_for in OPTIONS.items():
         if cfg.strategy not in meant_for and getattr(cfg, option) != defaults[option]:
