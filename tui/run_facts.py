@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from agent import wire
 
 from . import formatting as fmt
+from . import training_facts
 from .fleet.run_watch import CONSEQUENCES
 from .fleet.store import HostView, Link, NodeView, RankView, RunView
 from .formatting import Mark
@@ -65,19 +66,29 @@ def settings(run: RunView) -> dict[str, str]:
 
 def headline(run: RunView) -> list[str]:
     """How the run is set up, least important first."""
-    info, flags = run.info, settings(run)
-    parts = []
-    if "micro-batch" in flags:
-        micro = f"batch {flags['micro-batch']}"
-        parts.append(f"{micro} × {flags['accumulation']}" if flags.get("accumulation", "1") != "1" else micro)
-    parts += [value for name, value in flags.items() if name == "precision"]
+    info, said = run.info, run.training
+    strategy = info.strategy
+    if said is None:
+        parts = _planned(settings(run))
+    else:
+        parts = [part for part in (training_facts.batch(said), said.precision) if part]
+        strategy = " ".join(filter(None, (strategy, training_facts.shared(said))))
     hosts = " ".join(run.hosts)
     if len(hosts) > HEADLINE_HOSTS:
         hosts = fmt.plural(len(run.hosts), "host")
     ranks, attempt = fmt.plural(info.world_size, "rank"), f"attempt {info.attempt}"
     if len(run.hosts) > 1:
-        return [*parts, info.strategy, ranks, hosts, attempt]
-    return [*parts, hosts, ranks, info.strategy, attempt]
+        return [*parts, strategy, ranks, hosts, attempt]
+    return [*parts, hosts, ranks, strategy, attempt]
+
+
+def _planned(flags: Mapping[str, str]) -> list[str]:
+    """What the command says of batch and precision, before the trainer says what it made of it."""
+    parts = []
+    if "micro-batch" in flags:
+        micro = f"batch {flags['micro-batch']}"
+        parts.append(f"{micro} × {flags['accumulation']}" if flags.get("accumulation", "1") != "1" else micro)
+    return [*parts, *(value for name, value in flags.items() if name == "precision")]
 
 
 def elapsed(run: RunView) -> float:
@@ -192,6 +203,8 @@ def _last_known(run: RunView, silent: Sequence[HostView], now: float) -> str:
 def _going(run: RunView) -> str:
     ranks = run.ranks
     parts = ["no step yet" if run.step is None else f"step {fmt.count(run.step)}"]
+    if run.step is not None and run.training is not None and run.training.steps:
+        parts[0] += f" of {fmt.count(run.training.steps)}"
     seconds = pace(run)
     if seconds is not None:
         parts.append(f"{fmt.step_seconds(seconds)} s/step")
@@ -239,15 +252,8 @@ def metric(run: RunView, key: str) -> list[tuple[float, float | None]]:
     for record in run.progress:
         step = record.get("step")
         if key in record and isinstance(step, (int, float)) and not isinstance(step, bool):
-            points.append((float(step), finite(record[key])))
+            points.append((float(step), training_facts.finite(record[key])))
     return points
-
-
-def finite(value: wire.Scalar) -> float | None:
-    """`value` if it is a finite number."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-        return float(value)
-    return None
 
 
 def latest(run: RunView, key: str) -> wire.Scalar:

@@ -42,6 +42,8 @@ class FakeHost:
     busy: bool = True
     seed: int = 0
     runs: dict[str, wire.Run] = field(default_factory=dict)
+    training: dict[str, wire.Training] = field(default_factory=dict)
+    """Of runs whose program says how it trains."""
 
 
 class Feed:
@@ -238,7 +240,7 @@ def ranks(host: FakeHost, info: wire.Run, tick: int, now: float) -> wire.Ranks:
                 phase="train",
             )
         )
-    return wire.Ranks(info.run, info.attempt, now, tuple(samples))
+    return wire.Ranks(info.run, info.attempt, now, tuple(samples), host.training.get(info.run))
 
 
 def progress(host: FakeHost, tick: int, now: float) -> wire.Record:

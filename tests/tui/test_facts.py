@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from typing import Any
 
 import pytest
 from feed import FakeHost, Feed, cpu_demo, sample, small
 
 from agent import wire
-from tui import facts, run_facts
+from tui import facts, run_facts, training_facts
 from tui import formatting as fmt
 from tui.fleet.store import HostView, Link, RunView
 
@@ -198,6 +199,68 @@ def test_the_settings_are_read_off_the_command() -> None:
     assert run_facts.headline(whole(feed, "gpt-0412")) == [
         "batch 8 × 4", "bf16", "vast-a", "8 ranks", "ddp", "attempt 1",
     ]  # fmt: skip
+
+
+def trained(**said: Any) -> RunView:
+    """A run whose trainer says this of itself."""
+    feed = small(seconds=1)
+    feed.change_run("vast-a", "gpt-0412", strategy=said.get("strategy", "ddp"))
+    feed.hosts["vast-a"].training["gpt-0412"] = wire.Training(**said)
+    feed.advance(1)
+    return whole(feed, "gpt-0412")
+
+
+def test_what_the_trainer_says_of_itself_goes_before_the_command() -> None:
+    batch = {"global_batch": 512, "micro_batch": 16, "accumulation": 8}
+    run = trained(strategy="fsdp+tp", precision="bf16", mesh_data=4, mesh_tensor=2, steps=5000, **batch)
+    assert run_facts.headline(run) == [
+        "batch 512 = 16 × 8 × 4", "bf16", "vast-a", "8 ranks", "fsdp+tp 4 × 2", "attempt 1",
+    ]  # fmt: skip
+    assert run_facts.state_sentence(run, time.monotonic())[2].startswith("step 5 of 5 000 · ")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"mesh_data": 8, "mesh_tensor": 1, "mesh_pipeline": 1, "mesh_replicas": 1}, ""),
+        ({"mesh_data": 4, "mesh_replicas": 2}, "2 copies × 2 shards"),
+        ({"mesh_data": 2, "mesh_tensor": 2, "mesh_pipeline": 1}, "2 × 2"),
+        ({"mesh_data": 2, "mesh_tensor": 4, "mesh_pipeline": 8}, "2 × 4 × 8"),
+        ({"mesh_data": 1, "mesh_pipeline": 4}, ""),
+        ({}, ""),
+    ],
+)
+def test_how_ranks_share_the_work_in_words(said: dict[str, int], words: str) -> None:
+    assert training_facts.shared(wire.Training(**said)) == words
+
+
+def test_a_batch_in_which_a_share_is_no_multiple_is_not_taken_apart() -> None:
+    said = wire.Training(global_batch=20, micro_batch=8, accumulation=2, mesh_data=2)
+    assert training_facts.batch(said) == "batch 20"
+    assert training_facts.batch(wire.Training()) == ""
+
+
+def test_how_training_goes_by_the_newest_records_that_say() -> None:
+    feed = small(seconds=1)
+    records: tuple[wire.Record, ...] = (
+        {"step": 9, "data_wait": 0.07, "grad_norm": 0.5, "mfu": "unknown", "loss_scale": 65536.0},
+        {"step": 10, "grad_norm": "nan", "learning_rate": 3e-4, "skipped_steps": 1, "overflowed_steps": 2},
+        {"step": 10, "phase": "save"},
+    )
+    feed.store.apply("vast-a", wire.Progress("gpt-0412", 1, 0, records))
+    assert training_facts.numbers(whole(feed, "gpt-0412")) == [
+        ("data wait", "  7 %"), ("grad norm", "nan"), ("lr", "3.0e-04"), ("loss scale", " 65536"),
+        ("skipped steps", "3"),
+    ]  # fmt: skip
+    lies: wire.Record = {
+        "step": 11,
+        "data_wait": "\x1b[2J",
+        "grad_norm": "owned",
+        "mfu": 9.0,
+        "skipped_steps": True,
+    }
+    feed.store.apply("vast-a", wire.Progress("gpt-0412", 1, 0, (lies,) * 64))
+    assert training_facts.numbers(whole(feed, "gpt-0412")) == []
 
 
 def test_a_loss_that_is_no_number_is_not_drawn_but_known() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import pytest
 from driving import Driver, driving
 from feed import FakeHost, Feed, cpu_demo, ranks, small
 from waiting import eventually
@@ -57,6 +58,24 @@ async def test_ranks_on_gpus(tmp_path: Path) -> None:
         for word in (" %", "█", "21.8/24 G", "train", " s"):
             assert word in line
         assert "GPU 9" in driver.line("tokens/s")
+
+
+@pytest.mark.parametrize(("size", "told"), [((140, 40), True), ((80, 24), False), ((60, 40), True)])
+async def test_how_training_goes_has_a_line_where_there_is_room(
+    tmp_path: Path, size: tuple[int, int], told: bool
+) -> None:
+    feed = small()
+    feed.change_run("vast-a", "gpt-0412", strategy="hsdp")
+    feed.hosts["vast-a"].training["gpt-0412"] = wire.Training("hsdp", "bf16", 8, 8, 1, 1, 2, 64, 8, 1, 900)
+    feed.advance()
+    record: wire.Record = {"step": 243, "mfu": 0.384, "data_wait": 0.02, "grad_norm": 0.81, "loss_scale": 8.0}
+    feed.store.apply("vast-a", wire.Progress("gpt-0412", 1, 0, (record,)))
+    async with driving(feed, tmp_path, size=size, start_run="gpt-0412") as driver:
+        assert "step 243 of 900" in driver.line("running")
+        assert ("MFU  38 %" in driver.text) == told
+        assert ("loss scale" in driver.text) == (size[0] == 140), "what does not fit is left out whole"
+        if size[0] >= 80:
+            assert "hsdp 2 copies × 4 shards" in driver.line("encamp")
 
 
 async def test_sixty_four_ranks_leave_room_for_the_log(tmp_path: Path) -> None:

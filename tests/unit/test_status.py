@@ -55,7 +55,8 @@ def store() -> Store:
     store.apply("a", run_info("old", "finished", 10.0))
     store.apply("a", run_info("new", "running", 20.0))
     ranks = tuple(wire.RankSample(r, r, "running", pid=10 + r, step=5 - r, rss_bytes=9) for r in (1, 0))
-    store.apply("a", wire.Ranks("new", 2, 100.0, ranks))
+    training = wire.Training("fsdp+tp", "bf16", ranks=4, mesh_data=2, mesh_tensor=2)
+    store.apply("a", wire.Ranks("new", 2, 100.0, ranks, training))
     store.apply("a", wire.Ready())
     return store
 
@@ -80,6 +81,8 @@ def test_every_documented_field_is_there(store: Store) -> None:
         {"host": "a", "node_rank": 0, "state": "running", "reason": "", "address": None, "interface": None}
     ]
     assert (new["missing"], new["leftovers"], new["code"]) == ([], [], "")
+    assert new["training"] | {"strategy": "fsdp+tp", "mesh_tensor": 2, "steps": None} == new["training"]
+    assert document["runs"][1]["training"] is None
     assert new["step"] == 4, "the step that all ranks have reached"
     assert [rank["rank"] for rank in new["ranks"]] == [0, 1]
     assert all(set(rank) >= RANK_FIELDS for rank in new["ranks"])

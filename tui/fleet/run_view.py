@@ -177,6 +177,11 @@ class RunView:
         return min((node.step for _, node in self.parts if node.step is not None), default=None)
 
     @property
+    def training(self) -> wire.Training | None:
+        """How its ranks share the work, where the program says so."""
+        return next((node.training for _, node in self.parts if node.training is not None), None)
+
+    @property
     def pace(self) -> Series:
         """Steps per second of the slowest rank; times are those of the first host's clock."""
         series = [node.pace for _, node in self.parts if len(node.pace)]

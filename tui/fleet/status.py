@@ -86,12 +86,19 @@ def run(run_view: RunView, now: float | None = None) -> dict[str, Any]:
         "ended": run_view.ended,
         "exit_code": run_view.exit_code,
         "step": run_view.step,
+        "training": training(run_view),
         "python": info.python,
         "command": list(info.command),
         "cwd": info.cwd,
         "code": info.code,
         "ranks": [rank(rank_view, now) for _, rank_view in sorted(run_view.ranks.items())],
     }
+
+
+def training(run_view: RunView) -> dict[str, Any] | None:
+    """How the ranks share the work, as the program itself says; null for one that says nothing."""
+    said = run_view.training
+    return None if said is None else {name: value or None for name, value in dataclasses.asdict(said).items()}
 
 
 def node(view: HostView, node_view: NodeView) -> dict[str, Any]:

@@ -198,6 +198,7 @@ class Store:
             run.ranks.clear()
             run.progress.clear()
             run.progress_rank = None
+            run.training = None
             run.pace = Series()
         run.info = info
         run.received = time.monotonic()
@@ -208,6 +209,7 @@ class Store:
         if run is None or run.info.attempt != message.attempt:
             return
         now = time.monotonic()
+        run.training = message.training
         for sample in message.ranks:
             rank = run.ranks.get(sample.rank)
             if rank is None:

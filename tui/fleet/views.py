@@ -88,6 +88,8 @@ class NodeView:
     progress: deque[wire.Record] = field(default_factory=lambda: deque(maxlen=PROGRESS_RECORDS))
     """Progress records of the lowest rank here that reports, of the current attempt, oldest first."""
     progress_rank: int | None = None
+    training: wire.Training | None = None
+    """How the ranks share the work in the current attempt, where the program says so."""
     pace: Series = field(default_factory=Series)
     """Steps per second of the slowest rank here, of the current attempt."""
     events: deque[wire.Event] = field(default_factory=lambda: deque(maxlen=256))

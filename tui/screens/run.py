@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from .. import facts as host_facts_of
 from .. import formatting as fmt
-from .. import run_facts
+from .. import run_facts, training_facts
 from ..fleet import progress_history
 from ..fleet.errors import EncampError
 from ..fleet.store import Link, RunView
@@ -21,7 +21,7 @@ from ..widgets.graph import Curve, Graph
 from ..widgets.lines import Lines
 from ..widgets.log_pane import LogPane
 from ..widgets.rank_table import RankTable
-from ..widgets.toned import Piece
+from ..widgets.toned import Piece, length
 from .base import BaseScreen
 
 UTILIZATION_SECONDS = 300.0
@@ -219,6 +219,9 @@ class RunScreen(BaseScreen):
         if keys and (not hosts or self.size.height >= TALL):
             lines.append([(indent, ""), (keys, "quiet")])
         lines += hosts
+        numbers = training_facts.numbers(run)
+        if numbers and self.size.height >= TALL:
+            lines.append([(" train ", "quiet"), *_joined(numbers, self.size.width - 8)])
         if run.info.code and self.size.height >= TALL:
             lines.append([(" code  ", "quiet"), (run.info.code, "")])
         self.query_one("#banner", Lines).show(lines)
@@ -252,7 +255,7 @@ class RunScreen(BaseScreen):
         losses = run_facts.metric(run, "loss")
         loss.display = bool(losses)
         value = run_facts.latest(run, "loss")
-        number = run_facts.finite(value)
+        number = training_facts.finite(value)
         loss.show(
             Curve("loss", str(value) if number is None else fmt.number(number), losses, bad=number is None),
             revision,
@@ -363,6 +366,17 @@ class RunScreen(BaseScreen):
     def action_rank(self, rank: int) -> None:
         """Select a rank by its number."""
         self.ranks.select(rank)
+
+
+def _joined(numbers: Sequence[tuple[str, str]], width: int) -> list[Piece]:
+    """As many names and values, the first ones, as fit on a line."""
+    pieces: list[Piece] = []
+    for name, value in numbers:
+        pair: list[Piece] = [(f"  {name} ", "quiet"), (f"{value} ", "")]
+        if length([*pieces, *pair]) > width:
+            break
+        pieces += pair
+    return pieces
 
 
 def _together(lines: Sequence[HostLine]) -> list[HostLine]:
