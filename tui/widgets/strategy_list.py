@@ -185,6 +185,6 @@ class StrategyList(Table[str]):
                 "mark": (mark.glyph, mark.tone),
                 "name": key or IN_PROFILE,
                 "when": (when, "quiet"),
-                "here": (here, "quiet" if verdict.state == YES else mark.tone),
+                "here": (here, "quiet" if verdict.state in (YES, UNKNOWN) else ""),
             },
         )
