@@ -78,8 +78,9 @@ class Guard:
             for buffer, kept in zip(self._buffers, self._kept, strict=True):
                 buffer.copy_(kept)
         if self.scaler is not None:
-            counted, good = outcome is not Outcome.BAD, outcome is Outcome.GOOD
-            self.scaler.update(torch.tensor(counted), torch.tensor(good))
+            said = (outcome is not Outcome.BAD, outcome is Outcome.GOOD)
+            counted, good = (torch.full((), word, device=self._spoiled.device) for word in said)
+            self.scaler.update(counted, good)
         return outcome is Outcome.GOOD
 
     def judge(self, numbers: list[float]) -> Outcome:

@@ -85,6 +85,8 @@ class Half(Compressor):
         self.kind = kind
         self.factor = torch.ones((), device=device)
         self.learnt = False
+        self.in_use: list[torch.Tensor] = []
+        """What a GPU may still be reading on another stream than the one that it came from."""
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> Future:
         """See `Compressor`. The first step, of whose gradients nothing is known, goes whole."""
@@ -93,6 +95,7 @@ class Half(Compressor):
             whole: Future = dist.all_reduce(buffer.div_(self.ranks), async_op=True).get_future()
             return whole.then(lambda future: future.value()[0])
         factor = self.factor / self.scale
+        self.in_use.append(factor)
         values = buffer.mul_(factor / self.ranks)
         if self.kind is torch.float16:
             values = torch.where(values.isinf(), values, values.clamp(-LARGEST, LARGEST))
@@ -105,6 +108,7 @@ class Half(Compressor):
         usable = torch.isfinite(wanted) & (wanted > 0)
         self.factor = torch.where(usable, wanted, self.factor)
         self.learnt = True
+        self.in_use.clear()
 
 
 class PowerSgd(Compressor):
