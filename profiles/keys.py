@@ -61,7 +61,20 @@ class Key:
         return None
 
 
-STRATEGIES = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "pp", "dp", "tf-mirrored", "tf-parameter-server")
+STRATEGIES = (
+    "ddp",
+    "fsdp",
+    "hsdp",
+    "zero1",
+    "zero2",
+    "zero3",
+    "tp",
+    "fsdp+tp",
+    "pp",
+    "dp",
+    "tf-mirrored",
+    "tf-parameter-server",
+)
 """How the ranks share the work."""
 
 TASKS = ("gpt", "images", "regression")

@@ -137,7 +137,7 @@ class Config:
     )
     bucket_mb: int = option(
         25,
-        "ddp, zero1, zero2, horovod: gradients travel in messages of about so many MB",
+        "ddp, zero1, zero2, zero3, horovod: gradients travel in messages of about so many MB",
         kind=int,
         low=1,
         high=4096,

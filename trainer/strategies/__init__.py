@@ -35,6 +35,9 @@ STRATEGIES = {
     "ddp": Entry("ddp", "DdpStrategy"),
     "fsdp": Entry("fsdp", "FsdpStrategy", (2, 6)),
     "hsdp": Entry("fsdp", "HsdpStrategy", (2, 6)),
+    "zero1": Entry("zero", "Zero1Strategy", (2, 6)),
+    "zero2": Entry("zero", "Zero2Strategy", (2, 6)),
+    "zero3": Entry("zero", "Zero3Strategy", (2, 6)),
     "tp": Entry("tp", "TpStrategy", (2, 6)),
     "fsdp+tp": Entry("tp", "FsdpTpStrategy", (2, 6)),
     "pp": Entry("pp", "PpStrategy", (2, 7)),
@@ -49,7 +52,7 @@ OPTIONS = {
     "tensor_parallel": ("fsdp+tp",),
     "pipeline_schedule": ("pp",),
     "offload": ("zero1", "zero2", "zero3"),
-    "bucket_mb": ("ddp", "zero1", "zero2", "horovod"),
+    "bucket_mb": ("ddp", "zero1", "zero2", "zero3", "horovod"),
     "gradient_compression": ("ddp", "horovod"),
 }
 """Options that mean something to some strategies only."""

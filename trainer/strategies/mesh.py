@@ -14,6 +14,7 @@ from ..config import Config
 from ..contract import Task
 from ..world import World
 from .agreement import SharedBuffers, same_weights
+from .base import Strategy
 from .gradients import Gradients
 from .message import MessageStrategy
 
@@ -77,7 +78,7 @@ class Step(nn.Module):
     While it is called, the parameters that are in no block are whole; those of a block are while that is.
     """
 
-    def __init__(self, strategy: MeshStrategy) -> None:
+    def __init__(self, strategy: Strategy) -> None:
         super().__init__()
         self.model = strategy.model
         self.compute = strategy.compute

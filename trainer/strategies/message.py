@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 import torch.distributed as dist
 
 from .base import Strategy
-from .gradients import Gradients
+
+
+class HeldGradients(Protocol):
+    """Of the gradients, what this rank holds."""
+
+    def squared_norm(self, device: torch.device) -> torch.Tensor:
+        """This rank's share of the squared norm of all: summed over the ranks it is the whole."""
+
+    def scale(self, factor: torch.Tensor) -> None:
+        """Multiply all of them by `factor`."""
 
 
 class MessageStrategy(Strategy):
     """Gradients of which each rank holds some. `gradients` are those of this rank."""
 
-    gradients: Gradients
+    gradients: HeldGradients
     squared_norm: torch.Tensor
     """Of the gradients as they are added up, of all ranks."""
 
