@@ -10,7 +10,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .errors import show
 
@@ -20,17 +20,23 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key with a plain value. `minimum` and `maximum` are inclusive; `choices` are for strings."""
+    """One key with a plain value.
+
+    `minimum` and `maximum` are inclusive; `choices` are for strings. A number can also be one of the `words`.
+    """
 
     name: str
     type: type[int] | type[float] | type[str]
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
     @property
     def allowed(self) -> str:
         """What a value must be, as the end of a sentence."""
+        if self.words:
+            return " or ".join((replace(self, words=()).allowed, *map(json_word, self.words)))
         if self.choices:
             return "must be " + either(json_word(choice) for choice in self.choices)
         if self.type is str:
@@ -50,6 +56,8 @@ class Key:
             if self.choices and value not in self.choices:
                 return self.allowed
             return text_problem(value)
+        if isinstance(value, str) and value in self.words:
+            return None
         if isinstance(value, bool) or not isinstance(value, int if self.type is int else (int, float)):
             return self.allowed
         if isinstance(value, float) and not math.isfinite(value):
@@ -85,7 +93,7 @@ TRAIN_KEYS: tuple[Key, ...] = (
     Key("sequence_length", int, 1, 1_048_576),
     Key("steps", int, 1, LARGEST),
     Key("global_batch", int, 1, LARGEST),
-    Key("micro_batch", int, 1, LARGEST),
+    Key("micro_batch", int, 1, LARGEST, words=("auto",)),
     Key("accumulation", int, 1, LARGEST),
     Key("precision", str, choices=("fp32", "bf16", "fp16")),
     Key("learning_rate", float, 0, 1000),

@@ -36,7 +36,7 @@ class BatchPlan:
 
         `ranks` are those with samples of their own; a pipeline of `stages` needs as many micro-batches.
         """
-        micro = cfg.micro_batch
+        micro = int(cfg.micro_batch)
         if cfg.global_batch is None:
             accumulation = cfg.accumulation or stages
             return cls(

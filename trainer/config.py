@@ -22,9 +22,13 @@ def option(
     low: float | None = None,
     high: float | None = None,
     choices: tuple[str, ...] = (),
+    words: tuple[str, ...] = (),
 ) -> Any:
-    """A field of `Config`: its flag takes a value of `kind` from `low` to `high`, both included."""
-    metadata = {"help": text, "kind": kind, "low": low, "high": high, "choices": choices}
+    """A field of `Config`: its flag takes a value of `kind` from `low` to `high`, both included.
+
+    A number's flag also takes the `words`, which stand for themselves.
+    """
+    metadata = {"help": text, "kind": kind, "low": low, "high": high, "choices": choices, "words": words}
     return field(default=default, metadata=metadata)
 
 
@@ -48,7 +52,15 @@ class Config:
         low=1,
         high=LARGEST,
     )
-    micro_batch: int = option(8, "samples that a rank takes at a time", kind=int, low=1, high=LARGEST)
+    micro_batch: int | str = option(
+        8,
+        "samples that a rank takes at a time; auto: as many of its share of --global-batch as the GPU has "
+        "memory for",
+        kind=int,
+        low=1,
+        high=LARGEST,
+        words=("auto",),
+    )
     accumulation: int | None = option(
         None,
         "micro-batches in a step; default: as many as the global batch needs, else 1 (pp: one a stage)",
@@ -213,8 +225,12 @@ def _converter(item: Field[Any]) -> Callable[[str], Any]:
         return str
     noun = "a whole number" if kind is int else "a number"
     span = f"{noun} of at least {low:g}" if high == LARGEST else f"{noun} from {low:g} to {high:.15g}"
+    words = item.metadata["words"]
+    span = " or ".join((span, *words))
 
     def convert(word: str) -> Any:
+        if word in words:
+            return word
         try:
             value = kind(word)
         except ValueError:

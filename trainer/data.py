@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, default_collate
 from .batches import BatchPlan, MicroBatches
 from .config import Config
 from .contract import Task
+from .errors import WorkerError
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
@@ -31,7 +34,8 @@ def to_device(batch: Any, device: torch.device) -> Any:
 class Feed:
     """Micro-batches of one share of the samples, from one sample on; which share, `rank` says.
 
-    `waited` adds up the seconds spent waiting for data.
+    Worker processes live as long as this does, and each has `cfg.prefetch` micro-batches ready. `waited` adds
+    up the seconds spent waiting for data.
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Feed:
             dataset,
             batch_sampler=MicroBatches(plan, length=len(dataset), seed=cfg.seed, rank=rank, start=start),
             num_workers=cfg.workers,
+            prefetch_factor=cfg.prefetch if cfg.workers else None,
             collate_fn=task.collate,
             pin_memory=device.type == "cuda",
             worker_init_fn=ignore_stop_signals,
@@ -76,7 +81,7 @@ class HeldOut:
         self.dataset = dataset
         self.collate = task.collate or default_collate
         self.device = device
-        self.size = cfg.micro_batch
+        self.size = int(cfg.micro_batch)
         self.rank, self.ranks = rank, ranks
         # Every rank takes equally many: some strategies communicate in each forward pass.
         self.batches = min(cfg.eval_batches, len(dataset) // (self.size * self.ranks))
@@ -86,6 +91,20 @@ class HeldOut:
             first = (number * self.ranks + self.rank) * self.size
             samples = [self.dataset[index] for index in range(first, first + self.size)]
             yield to_device(self.collate(samples), self.device)
+
+
+@contextmanager
+def worker_faults() -> Iterator[None]:
+    """Raise WorkerError when a worker process dies: torch tells of it wherever this process then is."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not re.match(r"DataLoader worker \(pid", str(error)):
+            raise
+        raise WorkerError(
+            f"{str(error).splitlines()[0].rstrip('. ')}: if nobody ended it, the host's memory has run out; "
+            "lower --workers or --prefetch"
+        ) from error
 
 
 def ignore_stop_signals(_worker: int) -> None:

@@ -23,5 +23,9 @@ class ClusterError(TrainerError):
     """Processes that a training needs are gone, or have never come."""
 
 
+class WorkerError(TrainerError):
+    """A process that prepares data has died."""
+
+
 class NonFiniteError(TrainerError):
     """The loss or the gradients are NaN or infinite. Raised by every rank at the same step."""

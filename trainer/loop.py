@@ -21,6 +21,7 @@ from .checkpoint import Checkpoints
 from .config import Config
 from .data import Feed, HeldOut
 from .errors import CheckpointError, NonFiniteError
+from .flops import Utilisation
 from .folder import Position
 from .nonfinite import Guard, Outcome, describe, hopeless
 from .optim import Schedule
@@ -30,6 +31,9 @@ from .saving import Save
 from .stop import StopRequest
 from .strategies.base import Strategy
 from .world import World
+
+LONG_WAIT = 0.1
+"""The share of the time that may be spent waiting for data before a line says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +46,7 @@ class Parts:
     strategy: Strategy
     feed: Feed
     held_out: HeldOut | None
+    utilisation: Utilisation
     checkpoints: Checkpoints | None
     progress: Progress
     stop: StopRequest
@@ -88,7 +93,8 @@ class Loop:
         checkpoint at the end cannot be written.
         """
         self.strategy.model.train()
-        self.progress.record("train", self.position.step)
+        # What is to be compiled is compiled when it is first called; the first step's record ends that phase.
+        self.progress.record("compile" if self.cfg.compile == "yes" else "train", self.position.step)
         self.window = Window(self.parts.feed.waited)
         try:
             for step in range(self.first_step, self.cfg.steps + 1):
@@ -178,16 +184,21 @@ class Loop:
         window, now, waited = self.window, time.perf_counter(), self.parts.feed.waited
         seconds = max(now - window.began - window.paused, 1e-9)
         rate = window.tokens / seconds
+        samples = window.steps * self.parts.plan.global_batch / seconds
+        waiting = min((waited - window.waited) / seconds, 1.0)
+        mfu = self.parts.utilisation.share(samples)
         learning_rate = self.schedule.rate(step)
         self.progress.record(
             "train",
             step,
             loss=loss,
             tokens_per_second=rate,
+            samples_per_second=samples,
+            mfu=mfu,
             learning_rate=learning_rate,
             grad_norm=norm,
             step_seconds=seconds / window.steps,
-            data_wait=min((waited - window.waited) / seconds, 1.0),
+            data_wait=waiting,
             memory_bytes=peak_memory(self.world.device),
             **more,
         )
@@ -195,6 +206,8 @@ class Loop:
         self.progress.say(
             f"step {step:{width}}/{self.cfg.steps}  loss {loss:.4f}  grad norm {norm:.3f}  "
             f"lr {learning_rate:.2e}  {rate:,.0f} tokens/s  {1000 * seconds / window.steps:.1f} ms/step"
+            + (f"  MFU {mfu:.1%}" if isinstance(mfu, float) else "")
+            + (f"  {waiting:.0%} waiting for data: raise --workers" if waiting > LONG_WAIT else "")
         )
         self.window = Window(waited)
 

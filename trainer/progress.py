@@ -47,7 +47,7 @@ class Progress:
             _print(sys.stdout, text)
 
     def record(self, phase: str, step: int, **values: Value) -> None:
-        """Write one record. `phase` is init, train, eval or save; `step` is the last step that is done."""
+        """Write one record. `phase` is init, compile, train, eval or save; `step` the last that is done."""
         if self._file is None:
             return
         fields = {"time": time.time(), "step": step, "phase": phase} | {

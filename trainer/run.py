@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from . import contract, places, precision, strategies
+from . import compiling, contract, fitting, flops, places, precision, strategies
 from .batches import BatchPlan
 from .checkpoint import Checkpoints
 from .config import Config
 from .contract import Task, check_dataset
-from .data import Feed, HeldOut
+from .data import Feed, HeldOut, worker_faults
 from .errors import UsageError
 from .folder import Position
 from .loop import Loop, Parts
@@ -47,7 +47,8 @@ def run(cfg: Config) -> None:
             done = f"{loop.position.step} of {cfg.steps} steps are done"
             progress.say(f"{done}: nothing is left to do; raise --steps to go on")
             return
-        word = "finished" if loop.run() else "stopped as asked"
+        with worker_faults():
+            word = "finished" if loop.run() else "stopped as asked"
         progress.say(f"{word} after step {loop.position.step}, {time.perf_counter() - began:.1f} s")
 
 
@@ -55,13 +56,17 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     """Build everything that training needs, and resume from the newest checkpoint. Raises `TrainerError`."""
     progress.record("init", 0)
     precision.check(cfg.precision, world.device)
+    if cfg.compile == "yes":
+        compiling.check(world.device)
     kind = strategies.find(cfg.strategy)
     layout = kind.divide(cfg, world)
-    plan = BatchPlan.derive(cfg, layout.data, layout.stages)
     dataset = task.build_dataset(cfg, "train")
     length = check_dataset(dataset, task, "train")
     # Else they would miss samples and repeat others.
     _agree("number of samples in the dataset", length, world)
+    if cfg.micro_batch == fitting.AUTO:
+        cfg = fitting.resolve(cfg, task, world, dataset, progress)
+    plan = BatchPlan.derive(cfg, layout.data, layout.stages)
     held_out = _held_out(task, cfg, world, layout, progress)
     torch.manual_seed(cfg.seed)
     strategy = kind(task, cfg, world, plan.accumulation, dataset)
@@ -74,6 +79,7 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
         strategy=strategy,
         feed=Feed(dataset, task, cfg, plan, world.device, layout.data_rank, start.samples),
         held_out=held_out,
+        utilisation=flops.agree(strategy.counting, cfg.precision, world, progress),
         checkpoints=checkpoints,
         progress=progress,
         stop=stop,

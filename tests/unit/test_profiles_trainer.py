@@ -16,9 +16,11 @@ CHOSEN_BY_RUN = {"task", "strategy"}
 
 
 def test_the_train_keys_are_the_trainers_flags() -> None:
-    ours = {key.name: (key.type, key.minimum, key.maximum, key.choices) for key in keys.TRAIN_KEYS}
+    ours = {
+        key.name: (key.type, key.minimum, key.maximum, key.choices, key.words) for key in keys.TRAIN_KEYS
+    }
     theirs = {
-        field.name: tuple(field.metadata[name] for name in ("kind", "low", "high", "choices"))
+        field.name: tuple(field.metadata[name] for name in ("kind", "low", "high", "choices", "words"))
         for field in fields(Config)
         if field.name not in CHOSEN_BY_RUN
     }
@@ -44,7 +46,7 @@ def test_the_trainer_refuses_what_a_profile_may_not_say(
         assert caught.value.code == 2
         assert f"argument {flag}: " in capsys.readouterr().err
     good = [*key.choices] or ([key.minimum, key.maximum] if key.minimum is not None else ["any", ""])
-    for value in good:
+    for value in (*good, *key.words):
         assert key.problem(value) is None
         assert getattr(parse([flag, str(value)]), key.name) == value
 

@@ -54,8 +54,12 @@ OPTIONS = {
     "offload": ("zero1", "zero2", "zero3"),
     "bucket_mb": ("ddp", "zero1", "zero2", "zero3", "horovod"),
     "gradient_compression": ("ddp", "horovod"),
+    "compile": ("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "fsdp+tp", "pp", "horovod"),
 }
 """Options that mean something to some strategies only."""
+
+FINDING_MICRO_BATCH = ("ddp", "fsdp", "hsdp", "tp", "fsdp+tp", "dp", "horovod")
+"""Strategies that can try how many samples fit: see `..fitting`."""
 
 
 def lookup(name: str) -> Entry:
@@ -82,7 +86,10 @@ def find(name: str) -> type[Strategy]:
 
 
 def check(cfg: Config) -> None:
-    """Raise UsageError when there is no such strategy, or an option is set that means nothing to it."""
+    """Raise UsageError when there is no such strategy, or an option is set that means nothing to it.
+
+    Or to what the other options say.
+    """
     if lookup(cfg.strategy).framework == "torch":
         find(cfg.strategy)
     defaults = {field.name: field.default for field in fields(Config)}
@@ -93,3 +100,21 @@ def check(cfg: Config) -> None:
                 f"{flag} means nothing under --strategy {cfg.strategy}, only under {', '.join(meant_for)}: "
                 "leave it out"
             )
+    if cfg.micro_batch == "auto":
+        _check_auto(cfg)
+    if cfg.prefetch != defaults["prefetch"] and cfg.workers == 0:
+        raise UsageError("--prefetch is for processes that prepare data, and there are none: raise --workers")
+
+
+def _check_auto(cfg: Config) -> None:
+    if cfg.strategy not in FINDING_MICRO_BATCH:
+        raise UsageError(
+            f"--micro-batch auto is not there under --strategy {cfg.strategy}, only under "
+            f"{', '.join(FINDING_MICRO_BATCH)}: give a number"
+        )
+    if cfg.global_batch is None:
+        raise UsageError(
+            "--micro-batch auto needs --global-batch: what a step learns must not depend on a GPU's memory"
+        )
+    if cfg.accumulation is not None:
+        raise UsageError("--micro-batch auto finds the accumulation as well: leave --accumulation out")

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
+from .. import activations, compiling, flops
 from ..config import Config
 from ..contract import Task
 from ..errors import JobError
@@ -21,6 +22,9 @@ from ..optim import adamw
 from ..precision import autocast, scaler
 from ..world import World
 from .layout import Layout, data_parallel
+
+COUNTED = 8
+"""Samples whose FLOPs are counted, at most: they may differ in length."""
 
 
 class Strategy(ABC):
@@ -47,6 +51,8 @@ class Strategy(ABC):
         self.layout = self.divide(cfg, world)
         self.dataset = dataset
         self.accumulation = accumulation
+        self.counting: flops.Counting | None = None
+        """Of the model's FLOPs, on rank 0 where they can be compared with what the GPU could do."""
         self.scaler = scaler(cfg.precision, world.device)
         """Of the loss: `accumulate` multiplies with it, `finish_gradients` divides by it; or None."""
         self._loss_checked = False
@@ -138,7 +144,18 @@ class Strategy(ABC):
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise JobError(f"job {self.task.name}: build_model returned a model without parameters to train")
         self.parameter_count = sum(parameter.numel() for parameter in model.parameters())
+        if self.world.first and flops.peak(self.cfg.precision, self.world.device) is not None:
+            samples = min(int(self.cfg.micro_batch), COUNTED)
+            self.counting = flops.Counting(model, self.task, self.dataset, samples)
+        self.economise(model)
         return model
+
+    def economise(self, model: Any) -> None:
+        """Save memory and time in `model` as the options say, before it is spread. Raises JobError."""
+        if self.cfg.activation_checkpointing == "yes":
+            activations.recompute_blocks(model, self.task)
+        if self.cfg.compile == "yes":
+            compiling.compile_model(model, self.task)
 
     def build_optimizer(self, model: Any) -> Any:
         """The job's optimizer, or AdamW. Raises JobError."""

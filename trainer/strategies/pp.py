@@ -12,6 +12,7 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleIn
 from torch.distributed.pipelining.stage import build_stage
 from torch.utils.data import default_collate
 
+from .. import activations, compiling
 from ..config import Config
 from ..contract import Task, default_forward
 from ..data import to_device
@@ -49,6 +50,8 @@ class PpStrategy(MessageStrategy):
             for number, owner in enumerate(owners)
             if owner == world.rank
         }
+        for number, module in own.items():
+            self.economise_stage(module.part, f"job {task.name}: stage {number}")
         ends = [build_stage(module, number, pipe.info(), world.device) for number, module in own.items()]
         self.passing: Passing | None = None
         if cfg.eval_every:
@@ -70,6 +73,16 @@ class PpStrategy(MessageStrategy):
         self.options: dict[str, Any] = {"return_outputs": False} if few else {}
         self.batches: list[Any] = []
         self.totals = torch.zeros(3, device=world.device)
+
+    def economise(self, model: Any) -> None:
+        """See `Strategy`. What is traced is the model as the job made it."""
+
+    def economise_stage(self, part: Any, what: str) -> None:
+        """Save memory and time in a stage: of a micro-batch it keeps what it was given, and no more."""
+        if self.cfg.activation_checkpointing == "yes":
+            activations.replace_forward(part, activations.recomputing, what)
+        if self.cfg.compile == "yes":
+            activations.replace_forward(part, compiling.compiled, what)
 
     def accumulate(self, batches: Iterable[Any], asked: torch.Tensor) -> torch.Tensor:
         """See `Strategy`."""
@@ -135,7 +148,7 @@ def _check(task: Task, cfg: Config, world: World, accumulation: int) -> None:
             f"--pipeline-schedule interleaved on {world.size} ranks takes a multiple of {world.size} "
             f"micro-batches a step, and not {accumulation}"
         )
-    if cfg.global_batch is not None and cfg.global_batch % cfg.micro_batch:
+    if cfg.global_batch is not None and cfg.global_batch % int(cfg.micro_batch):
         raise UsageError(
             f"--strategy pp takes micro-batches of one size: a global batch of {cfg.global_batch} is not a "
             f"multiple of {cfg.micro_batch}"
@@ -143,5 +156,5 @@ def _check(task: Task, cfg: Config, world: World, accumulation: int) -> None:
 
 
 def _example(dataset: Any, task: Task, cfg: Config) -> Any:
-    samples = [dataset[number % len(dataset)] for number in range(cfg.micro_batch)]
+    samples = [dataset[number % len(dataset)] for number in range(int(cfg.micro_batch))]
     return to_device((task.collate or default_collate)(samples), torch.device("cpu"))

@@ -78,7 +78,7 @@ class HeldOut:
     def __init__(self, dataset: Any, task: Task, cfg: Config, ranks: int) -> None:
         self.dataset = dataset
         self.collate = task.collate or collate
-        self.size = cfg.micro_batch
+        self.size = int(cfg.micro_batch)
         self.ranks = ranks
         self.batches = min(cfg.eval_batches, len(dataset) // (self.size * ranks))
 
