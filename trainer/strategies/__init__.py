@@ -54,7 +54,7 @@ OPTIONS = {
     "offload": ("zero1", "zero2", "zero3"),
     "bucket_mb": ("ddp", "zero1", "zero2", "zero3", "horovod"),
     "gradient_compression": ("ddp", "horovod"),
-    "compile": ("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "fsdp+tp", "pp", "horovod"),
+    "compile": tuple(name for name in STRATEGIES if name != "dp"),
 }
 """Options that mean something to some strategies only."""
 
