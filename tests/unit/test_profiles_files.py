@@ -88,7 +88,7 @@ def test_the_users_profile_hides_a_shipped_one(tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(SCRIPT)
     (tmp_path / "notes.txt").write_text("no profile")
     entries = {entry.name: entry for entry in library.available(tmp_path)}
-    assert list(entries) == ["gpt", "gpt-tiny", "own"]
+    assert list(entries) == ["gpt", "gpt-tiny", "image-classifier", "own", "regression"]
     assert (entries["gpt"].path, entries["gpt"].shipped) == (tmp_path / "gpt.toml", False)
     assert entries["gpt-tiny"].shipped
     assert library.find("gpt", tmp_path) == tmp_path / "gpt.toml"
@@ -113,7 +113,7 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
         ProfileError, match=r"profile gpt-tny: no profile of this name; did you mean gpt-tiny\?"
     ):
         library.find("gpt-tny")
-    with pytest.raises(ProfileError, match=r"there are gpt, gpt-tiny\. A file is named by its path"):
+    with pytest.raises(ProfileError, match=r"there are gpt, gpt-tiny, image-classifier, regression\. A file is named by its path"):
         library.find("zzz")
 
 

@@ -134,7 +134,7 @@ def test_faults_of_the_jobs_own_code_pass_through(tmp_path: Path) -> None:
 def test_jobs_that_do_not_exist(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--task gtp: no such task; did you mean gpt\?"):
         contract.load("gtp")
-    with pytest.raises(UsageError, match=r"there are gpt; a file's name ends in \.py"):
+    with pytest.raises(UsageError, match=r"there are gpt, images, regression; a file's name ends in \.py"):
         contract.load("zzz")
     with pytest.raises(UsageError, match="no such file in"):
         contract.load("nowhere/job.py")

@@ -14,6 +14,9 @@ from .choices import chosen, refuse_data_dir
 EDGE = 32
 """Height and width of an image."""
 
+PATCH = 4
+"""Height and width of what is looked at as one: enough to see a stroke, and a sixteenth of the work."""
+
 SAMPLES = {"train": 20_000, "valid": 2_000}
 
 NOISE = 0.3
@@ -85,11 +88,10 @@ class Classifier(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        # Patches of 4 x 4: an eighth of the work of looking at each pixel, and enough to see a stroke.
-        self.patches = nn.Conv2d(1, size.channels, 4, stride=4)
+        self.patches = nn.Conv2d(1, size.channels, PATCH, stride=PATCH)
         self.blocks = nn.ModuleList(Block(size.channels) for _ in range(size.blocks))
         self.norm = nn.GroupNorm(GROUPS, size.channels)
-        self.up = nn.Linear(size.channels, 4 * size.channels)
+        self.up = nn.Linear(size.channels * (EDGE // PATCH) ** 2, 4 * size.channels)
         self.down = nn.Linear(4 * size.channels, len(LIT))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -97,7 +99,7 @@ class Classifier(nn.Module):
         x = self.patches(x)
         for block in self.blocks:
             x = block(x)
-        x = F.relu(self.norm(x)).amax((2, 3))
+        x = F.relu(self.norm(x)).flatten(1)
         return self.down(F.relu(self.up(x)))
 
 

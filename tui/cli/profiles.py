@@ -1,4 +1,4 @@
-"""`encamp profiles list|show|check`: what can be launched, and reading it for `launch`."""
+"""`encamp profiles list|show|check`: what can be launched, and reading it for `launch`. `new` is beside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import output, parser
+from . import output, parser, profiles_new
 
 if TYPE_CHECKING:
     from profiles.schema import Profile
@@ -20,7 +20,7 @@ PROFILE_HELP = "a name of `encamp profiles list`, or a path to a TOML file"
 
 def register(commands: Commands) -> None:
     """Add the commands of this family."""
-    family = parser.group(commands, "profiles", summary="show and check profiles: what a run is")
+    family = parser.group(commands, "profiles", summary="show, check and begin profiles: what a run is")
     parser.add(
         family,
         "list",
@@ -46,6 +46,7 @@ def register(commands: Commands) -> None:
     )
     check_parser.add_argument("profile", metavar="PROFILE", help=PROFILE_HELP)
     add_settings(check_parser)
+    profiles_new.register(family)
 
 
 def add_settings(command: argparse.ArgumentParser) -> None:
