@@ -196,6 +196,15 @@ def test_no_python_with_torch_is_in_the_way() -> None:
     assert only(report(subject(answer(pythons=[]))), "python").level == BLOCKER
 
 
+def test_a_host_for_tensorflow_alone_is_of_use() -> None:
+    tensorflow = {**PYTHON, "torch": None, "cuda": None, "packages": {"tensorflow": "2.21.0"}}
+    finding = only(report(subject(answer(pythons=[tensorflow]))), "python")
+    assert finding.level == WARNING
+    assert "only TensorFlow's strategies can run here" in finding.text
+    chosen = subject(answer(pythons=[tensorflow]), plan=plan(torch="", cuda=None))
+    assert not_ok(chosen) == [], "the agent has chosen it, and nothing of torch is in its way"
+
+
 def test_the_python_that_is_wanted_counts() -> None:
     other = {**PYTHON, "path": "/opt/conda/bin/python", "torch": None}
     reply = answer(pythons=[dict(PYTHON), other])

@@ -124,7 +124,8 @@ def _python(subject: Subject) -> Iterator[Finding]:
         others = sum(each.torch is not None for each in found or ()) - 1
         more = f" ({others} more with torch)" if others > 0 else ""
         name = f"{python.path} {python.version}".rstrip()
-        yield subject.ok("python", f"{name}, torch {python.torch}{cuda}{more}")
+        # What starts a run under TensorFlow needs no torch: the agent has chosen it.
+        yield subject.ok("python", f"{name}, torch {python.torch}{cuda}{more}" if python.torch else name)
     elif found is None:
         text = "its Pythons did not say in time whether they have torch"
         yield subject.warning("python", text, "Check again: what they say meanwhile is remembered.")
@@ -135,17 +136,20 @@ def _python(subject: Subject) -> Iterator[Finding]:
         meant = [each for each in found if wanted in ("auto", each.path)]
         said = ", ".join(f"{each.path} {each.error or each.version}" for each in meant[:4])
         pip = next((each.path for each in meant if not each.error), "python3")
-        yield subject.blocker(
-            "python",
-            f"no Python imports torch: {said or 'none was found'}",
+        fix = (
             f"{pip} -m pip install torch; or name a Python that has it, with python in the profile's [run] "
-            "or launch with --set run.python=/path/to/python",
+            "or launch with --set run.python=/path/to/python"
         )
+        if any("tensorflow" in each.packages for each in meant):
+            text = f"no Python imports torch, only TensorFlow's strategies can run here: {said}"
+            yield subject.warning("python", text, f"For any other: {fix}")
+        else:
+            yield subject.blocker("python", f"no Python imports torch: {said or 'none was found'}", fix)
 
 
 def _cuda(subject: Subject) -> Iterator[Finding]:
     gpu, python = subject.facts.gpu, subject.python
-    if python is None or not gpu.gpus:
+    if python is None or not python.torch or not gpu.gpus:
         return
     if python.cuda is None:
         text = f"torch {python.torch} is built without CUDA: the GPUs would stay idle"
