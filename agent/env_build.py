@@ -15,7 +15,7 @@ import subprocess
 import sys
 from typing import Dict, List
 
-from . import env_builder, envs, files, instance, paths, probe, wire
+from . import env_builder, env_recipes, envs, files, instance, paths, probe, wire
 from .errors import RunError
 
 MAX_REQUEST = 64 * 1024
@@ -92,11 +92,20 @@ def _build(home: str, wanted: Wanted) -> Dict[str, object]:
     fresh = python is None
     if python is None:
         python = _follow(home, base, wanted)
-    return {"python": python, "torch": probe.inspect(home, python).torch, "base": base.path, "fresh": fresh}
+    found = probe.inspect(home, python)
+    return {
+        "python": python,
+        "torch": found.torch,
+        "packages": found.packages,
+        "base": base.path,
+        "fresh": fresh,
+    }
 
 
 def _check(setup: wire.EnvSetup) -> None:
     """Raises RunError `bad-spec`."""
+    if setup.recipe:
+        env_recipes.find(setup.recipe)
     for word in (*setup.packages, *setup.pip_args):
         if not word.strip() or not word.isprintable():
             raise RunError("bad-spec", f"{word!r} is nothing that pip can take", "see [env_setup]")

@@ -16,9 +16,9 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Dict, List, Tuple
+from typing import Dict, List, Optional, Tuple
 
-from . import environment, envs, files, paths, probe, wire
+from . import env_recipes, environment, envs, files, paths, probe, wire
 from .errors import RunError
 
 BUILD_SECONDS = 2 * 3600.0
@@ -51,6 +51,9 @@ os.write(1, ("\\n{probe.MARK}" + json.dumps(answer) + "\\n").encode())
 """
 
 _VENV = "on Debian and Ubuntu: apt install python3-venv python3-pip"
+
+_NO_NETWORK = ("NewConnectionError", "NameResolutionError", "ConnectTimeoutError", "Network is unreachable")
+"""Words of pip when it cannot connect."""
 
 _ELSEWHERE = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_PYTHON", "PYTHONUSERBASE")
 """Variables by which pip would write somewhere else."""
@@ -101,18 +104,27 @@ class Builder:
         noexec = os.statvfs(self._home).f_flag & os.ST_NOEXEC
         if noexec:
             _say(f"Note: {self._home} is mounted noexec; packages with compiled parts cannot be loaded there")
+        recipe = env_recipes.find(self._setup.recipe) if self._setup.recipe else None
+        if recipe is not None and recipe.compiles and noexec:
+            raise RunError(
+                "no-env",
+                f"{self._home} is mounted noexec: what is compiled there cannot be loaded",
+                "set home in hosts.toml to a folder on another file system",
+            )
         found = _ask(base.path)
         self._step([base.path, "-m", "venv", "--without-pip", self._folder], "the module venv failed", _VENV)
         site = self._inherit(found.get("folders"))
         if not noexec:  # what is compiled is also run
             os.mkdir(self._temporary)
-        if self._setup.packages or self._setup.pip_args:
-            self._install(found.get("torch"))
-        self._verify(site)
+        if self._setup.packages or self._setup.pip_args or recipe is not None:
+            self._install(found.get("torch"), recipe)
+        self._verify(site, recipe)
         shutil.rmtree(self._temporary, ignore_errors=True)
         marker = {
             "base": base.path,
             "packages": self._setup.packages,
+            "recipe": self._setup.recipe,
+            "torch": base.torch if recipe is not None and recipe.compiles else None,
             "built": time.time(),
             "seconds": round(time.time() - started, 1),
         }
@@ -127,13 +139,17 @@ class Builder:
         files.write_bytes(os.path.join(site, "encamp_base.pth"), line.encode("ascii"), 0o644)
         return site
 
-    def _install(self, torch: object) -> None:
+    def _install(self, torch: object, recipe: Optional[env_recipes.Recipe]) -> None:
         constraints = os.path.join(self._folder, "constraints.txt")
         kept = torch or self._base.torch
         line = f"torch=={kept}\n" if kept and not envs.names_torch(self._setup) else ""
         files.write_bytes(constraints, line.encode())
-        words = [*self._pip(), "install", "-c", constraints, *self._setup.pip_args, *self._setup.packages]
-        self._step(words, "pip failed", "see [env_setup] in the profile")
+        install = (*self._pip(), "install", "-c", constraints, *self._setup.pip_args)
+        if recipe is not None:
+            kit = env_recipes.Kit(self._base, self._python, install, self._temporary, self._step, _say)
+            recipe.build(kit)
+        if self._setup.packages:
+            self._step([*install, *self._setup.packages], "pip failed", "see [env_setup] in the profile")
 
     def _pip(self) -> List[str]:
         """The interpreter's own pip, or one that is made. Raises RunError."""
@@ -146,8 +162,13 @@ class Builder:
                 return pip
         raise RunError("no-env", f"{self._base.path} has no pip, and none can be made here", _VENV)
 
-    def _verify(self, site: str) -> None:
-        """Raises RunError unless the torch that is meant can be imported."""
+    def _verify(self, site: str, recipe: Optional[env_recipes.Recipe]) -> None:
+        """Raises RunError unless the torch that is meant can be imported, and what a recipe promises."""
+        if recipe is not None:
+            code = f"import {recipe.proof}"
+            self._step([self._python, "-c", code], f"{recipe.proof} cannot be imported", "", {})
+            if not recipe.torch:
+                return
         ours = self._base.torch and not envs.names_torch(self._setup)
         if ours and os.path.isdir(os.path.join(site, "torch")):
             raise RunError(
@@ -160,10 +181,12 @@ class Builder:
             why = found.error or "there is none"
             raise RunError("no-env", f"torch cannot be imported in the environment: {why}", "see [env_setup]")
 
-    def _step(self, words: List[str], failed: str, hint: str) -> None:
-        """Run one program. Raises RunError, with the last that was said."""
+    def _step(
+        self, words: List[str], failed: str, hint: str = "", more: Optional[Dict[str, str]] = None
+    ) -> None:
+        """Run one program, with `more` variables. Raises RunError, with the last that was said."""
         start = os.fstat(1).st_size
-        code, why = self._run(words)
+        code, why = self._run(words, more or {})
         if code == 0 and not why:
             return
         log = paths.env_log(self._home, self._name)
@@ -175,14 +198,24 @@ class Builder:
             raise no_space()
         if not why and code == -signal.SIGKILL:
             why = "it was killed, probably for want of memory"
+        if any(word in line for line in lines for word in _NO_NETWORK):
+            failed = f"this host does not reach what pip downloads from: {failed}"
+            hint = (
+                "see PIP_INDEX_URL and HTTPS_PROXY, which an index or proxy that it reaches would be set with"
+            )
         errors = [line for line in lines if line.startswith(("ERROR:", "error:"))] or lines
         why = why or "; ".join(errors[-LAST_LINES:])[-1500:] or f"it ended with code {code}"
-        raise RunError("no-env", f"{failed}: {why}", f"{hint}; all it said is in {log} on the host")
+        all_of_it = f"all it said is in {log} on the host"
+        raise RunError("no-env", f"{failed}: {why}", f"{hint}; {all_of_it}" if hint else all_of_it)
 
-    def _run(self, words: List[str]) -> Tuple[int, str]:
+    def _run(self, words: List[str], more: Dict[str, str]) -> Tuple[int, str]:
         """The exit code, and why it was ended, if it was."""
         child = subprocess.Popen(
-            words, cwd=self._home, env=self._environment(), stdin=subprocess.DEVNULL, start_new_session=True
+            words,
+            cwd=self._home,
+            env={**self._environment(), **more},
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
         )
         deadline = time.monotonic() + BUILD_SECONDS
         while True:

@@ -14,9 +14,9 @@ import os
 import re
 import shutil
 import time
-from typing import Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
-from . import files, paths, probe, process, wire
+from . import env_recipes, files, paths, probe, process, wire
 from .errors import RunError
 
 MARKER = probe.MARKER
@@ -45,6 +45,8 @@ def env_hash(base: probe.Interpreter, setup: wire.EnvSetup) -> str:
     except OSError:
         stamp = []
     made_from = [base.path, real, stamp, base.version, base.torch, setup.packages, setup.pip_args]
+    if setup.recipe:
+        made_from += [setup.recipe, env_recipes.find(setup.recipe).packages]
     return hashlib.sha256(json.dumps(made_from).encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
@@ -69,10 +71,13 @@ def python_of(home: str, interpreter_path: str, setup: wire.EnvSetup) -> Optiona
 def base(home: str, python: str, cwd: str, setup: wire.EnvSetup) -> probe.Interpreter:
     """The interpreter that the environment is made from: as `probe.resolve`, which see.
 
-    It needs no torch when the packages name it. One of our own environments stands for what it was made
-    from. Raises RunError `no-python`.
+    It needs no torch when the packages name it, or the recipe does without. One of our own environments
+    stands for what it was made from. Raises RunError `no-python`.
     """
     python = base_of(home, python) or python
+    if setup.recipe and not env_recipes.find(setup.recipe).torch:
+        found = probe.resolve(home, python, cwd, ())
+        return probe.inspect(home, base_of(home, found.path) or found.path)
     try:
         return probe.resolve(home, python, cwd)
     except RunError:
@@ -153,6 +158,25 @@ def remove(folder: str) -> None:
     except OSError:
         pass  # it has none
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe(home: str) -> List[Dict[str, Any]]:
+    """The environments that there are, those that are not complete first, then the newest."""
+    found = []
+    for name in _names(home):
+        folder = paths.env_dir(home, name)
+        made = files.read_json(os.path.join(folder, MARKER)) or {}
+        if not os.path.isdir(folder):
+            continue
+        found.append(
+            {
+                "python": os.path.join(folder, "bin", "python"),
+                "state": "complete" if made else "not complete",
+                "used": files.changed_at(os.path.join(folder, MARKER)),
+                **{key: made.get(key) for key in ("base", "packages", "recipe", "built", "seconds")},
+            }
+        )
+    return sorted(found, key=lambda each: -(each["built"] or float("inf")))
 
 
 def _names(home: str) -> Iterator[str]:

@@ -134,7 +134,10 @@ def resolve(
     for path in candidates(cwd, home):
         found = inspect(home, path)
         lacking = found.lacks(needs)
-        if found.works and not lacking:
+        stale = _stale(home, found)
+        if stale:
+            tried.append(f"{path} ({stale})")
+        elif found.works and not lacking:
             if not found.lacks(wants):
                 return found
             second = second or found
@@ -156,6 +159,17 @@ def resolve(
         f"no Python on this host has {' and '.join(needs)}, which {what_for} needs; tried {said}",
         f"{_install(needs)}, which builds an environment there that later launches find",
     )
+
+
+def _stale(home: str, found: Interpreter) -> str:
+    """Why an environment of ours is not to be used any more: what it was made from has another torch now."""
+    folder = os.path.dirname(os.path.dirname(found.path))
+    if os.path.dirname(folder) != paths.env_dir(home):
+        return ""
+    made = files.read_json(os.path.join(folder, MARKER)) or {}
+    if not made.get("torch") or made["torch"] == found.torch:
+        return ""
+    return f"{made.get('recipe')} was built for torch {made['torch']}, and now there is {found.torch}"
 
 
 def _install(needs: Sequence[str]) -> str:
@@ -276,6 +290,24 @@ def _stamps(watched: object, path: str) -> List[List[object]]:
         else:
             stamps.append([str(name), status.st_mtime_ns, status.st_size])
     return stamps
+
+
+def output_of(words: List[str]) -> str:
+    """What a program prints; empty when it fails."""
+    try:
+        ended = subprocess.run(
+            words,
+            cwd="/",
+            env=environment.inherited(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=IMPORT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return ended.stdout.decode("utf-8", "replace")
 
 
 def _ask(path: str) -> Dict[str, object]:

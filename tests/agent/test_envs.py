@@ -9,79 +9,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import wheels
 from agent_client import NONCE, AgentHost, gone, kill
+from env_builds import PIP, Build, bare_python, run
 from waiting import wait_until
 
 from agent import envs, files, launch, paths, probe, process, wire
 from agent.errors import RunError
-
-PIP = Path(find_spec("pip").origin or "").parent  # type: ignore[union-attr]
-"""The package."""
-
-
-class Build:
-    """One who asks for an environment and hears how it goes."""
-
-    def __init__(self, host: AgentHost, packages: tuple[str, ...], index: Path, **fields: Any) -> None:
-        self.relay = subprocess.Popen(
-            host.command("build-env", NONCE, host.home),
-            env=host.environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        pip_args = fields.pop("pip_args", ())
-        setup = {"packages": packages, "pip_args": ("--no-index", "--find-links", str(index), *pip_args)}
-        self.setup = wire.from_json(wire.EnvSetup, json.loads(json.dumps(setup)))
-        asked = {"python": sys.executable, "setup": setup, **fields}
-        assert self.relay.stdin is not None
-        self.relay.stdin.write(json.dumps(asked).encode() + b"\n")
-        self.relay.stdin.flush()
-        self.joined = False
-        self.output = ""
-
-    def answer(self) -> dict[str, Any]:
-        """What came of it; what was said meanwhile is in `output`."""
-        try:
-            while True:
-                told = self.next()
-                for key in ("built", "failed"):
-                    if key in told:
-                        assert self.relay.wait(10) == 0
-                        return dict(told[key])
-        finally:
-            self.leave()
-
-    def next(self) -> dict[str, Any]:
-        """The next line; the tests' own time limit is the limit here too."""
-        assert self.relay.stdout is not None
-        line = self.relay.stdout.readline()
-        if line.strip() == NONCE.encode():
-            return self.next()
-        assert line, "it ended without a word"
-        told: dict[str, Any] = json.loads(line)
-        self.output += told.get("output", "")
-        self.joined |= told.get("joined", False)
-        return told
-
-    def leave(self) -> None:
-        """Hang up."""
-        assert self.relay.stdin is not None
-        assert self.relay.stdout is not None
-        self.relay.stdin.close()
-        self.relay.wait(10)
-        self.relay.stdout.close()
-
-    def lose(self) -> None:
-        """End as by a lost connection."""
-        kill(self.relay.pid)
-        self.leave()
-
 
 Ask = Callable[..., Build]
 
@@ -108,19 +46,6 @@ def ask(one_host: AgentHost, index: Path) -> Iterator[Ask]:
     for build in asked:
         kill(build.relay.pid)
         build.leave()
-
-
-def run(python: str, code: str) -> str:
-    return subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def bare_python(folder: Path, *, pip: bool = True) -> str:
-    """An interpreter that has no packages but pip, if that."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "bare")], check=True)
-    if pip:
-        (site,) = folder.glob("bare/lib/python*/site-packages")
-        (site / "pip").symlink_to(PIP)
-    return str(folder / "bare" / "bin" / "python")
 
 
 def folders(host: AgentHost) -> list[str]:
@@ -341,7 +266,7 @@ def test_a_request_says_at_once_whether_it_is_there(one_host: AgentHost, ask: As
     params = {"python": sys.executable, "setup": json.loads(json.dumps(wire.to_json(build.setup)))}
     built = build.answer()
     there = viewer.request("env_has", **params)
-    assert there == {key: built[key] for key in ("python", "torch", "base")}
+    assert there == {key: built[key] for key in ("python", "torch", "packages", "base")}
     assert viewer.request("env_has", **{**params, "setup": {"packages": ["other"]}})["python"] is None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Optional
 
 from agent import wire
@@ -44,6 +44,31 @@ class Environment:
     torch: Optional[str] = None  # noqa: UP045 (read at run time by wire.from_json, as all of these)
     fresh: bool = False
     """It was not there when it was asked for."""
+    packages: dict[str, str] = field(default_factory=dict)
+    """Name for importing -> version, of those that strategies need."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An environment of ours on a host. `used` and `built` are its wall clock's."""
+
+    python: str
+    state: str
+    """`complete`, or `not complete`: it is being built, or is what is left of a build that was killed."""
+    used: float = 0.0
+    base: Optional[str] = None  # noqa: UP045
+    packages: Optional[tuple[str, ...]] = None  # noqa: UP045
+    """Those that were asked for."""
+    recipe: Optional[str] = None  # noqa: UP045
+    built: Optional[float] = None  # noqa: UP045
+    seconds: Optional[float] = None  # noqa: UP045
+    has: dict[str, str] = field(default_factory=dict)
+    """Name for importing -> version, of those that strategies need."""
+
+
+@dataclass(frozen=True)
+class _List:
+    environments: tuple[Listed, ...]
 
 
 @dataclass(frozen=True)
@@ -53,6 +78,7 @@ class _Answer:
     python: Optional[str] = None  # noqa: UP045
     base: str = ""
     torch: Optional[str] = None  # noqa: UP045
+    packages: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,6 +140,11 @@ async def build_all(
     return (await everywhere(sessions, build_one)).results()
 
 
+async def listed(session: Session) -> tuple[Listed, ...]:
+    """The environments of ours on a host, the newest first. Raises RequestRefused, HostError."""
+    return read_answer(_List, await request(session, "env_list", {}, timeout=LAUNCH_SECONDS)).environments
+
+
 async def _look(session: Session, asked: dict[str, Any]) -> Environment | None:
     """The environment if it is there."""
     try:
@@ -126,7 +157,11 @@ async def _look(session: Session, asked: dict[str, Any]) -> Environment | None:
             "Another encamp keeps it there: use the same version wherever you look at this host from.",
         ) from error
     found = read_answer(_Answer, answer)
-    return None if found.python is None else Environment(found.python, found.base, found.torch)
+    return (
+        None
+        if found.python is None
+        else Environment(found.python, found.base, found.torch, packages=found.packages)
+    )
 
 
 class _Following:

@@ -181,7 +181,12 @@ class Session:
             raise Unreachable(
                 f"{self.name} is not connected.", "It is being connected; try again when it is."
             )
-        return await self._channel.request(method, dict(params), timeout)
+        try:
+            return await self._channel.request(method, dict(params), timeout)
+        except RequestRefused as error:
+            # The host does not know what it is called here, and may have a command to offer.
+            error.hint = error.hint.replace("--on HOST", f"--on {self.name}")
+            raise
 
     async def open_bulk(self, command: str) -> ExecChannel:
         """Start a command with much output on the host, over the same connection. Raises HostError."""
