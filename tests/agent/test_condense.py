@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from agent import condense
 
 AGENT = Path(condense.__file__).parent
-SOURCES = [Path(pynvml.__file__), *sorted(AGENT.glob("*.py"))]
+SOURCES = [Path(pynvml.__file__), *sorted(AGENT.glob("**/*.py"))]
 
 BUILDERS = sorted(
     str(path)
@@ -24,8 +25,39 @@ BUILDERS = sorted(
 
 
 def code_of(source: bytes) -> tuple[object, ...]:
-    """All that a module executes, with its lines; docstrings left out."""
-    return _parts(compile(source, "module.py", "exec", dont_inherit=True, optimize=2))
+    """All that a module executes, with its lines; docstrings and the types of functions left out."""
+    tree = Untyped().visit(ast.parse(source))
+    return _parts(compile(tree, "module.py", "exec", dont_inherit=True, optimize=2))
+
+
+class Untyped(ast.NodeTransformer):
+    """Takes the types from arguments, results and local variables, as the compiler sees them."""
+
+    inside = False
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns, before, self.inside = None, self.inside, True
+        self.generic_visit(node)
+        self.inside = before
+        return node
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        before, self.inside = self.inside, False
+        self.generic_visit(node)
+        self.inside = before
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        node.annotation = None
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        self.generic_visit(node)
+        if not self.inside or node.value is None:
+            return node
+        return ast.copy_location(ast.Assign([node.target], node.value), node)
 
 
 def _parts(code: types.CodeType) -> tuple[object, ...]:
@@ -55,8 +87,12 @@ class A:
     A. # no'''
     x = '#'
     'x'
-    def f(self):  # how
+    y: int = 1
+    def f(self, a: int, *b: "c", d: x[int] = 1,
+          **e: int) -> x[
+              int]:  # how
         # alone
+        g: int = 2; h: int
         '''Only.'''
 
 if A(  # here
@@ -78,8 +114,12 @@ class A:
 
     x = '#'
     ""
-    def f(self):
+    y: int = 1
+    def f(self, a, *b, d = 1,
+          **e):
 
+
+        g = 2; h: int
         ""
 
 if A(
