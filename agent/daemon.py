@@ -24,17 +24,20 @@ from . import (
     gpu,
     host,
     identity,
+    inquiry,
     instance,
     paths,
     prepare,
     requests,
     secret_file,
     services,
+    stall,
     watch,
     wire,
 )
 from .attempt import Attempt
 from .cost import CostMeter
+from .diagnosis import diagnose
 from .viewer import Viewer
 
 log = logging.getLogger("encamp")
@@ -162,6 +165,9 @@ class Daemon:
         with self._boundary("sample"):
             self._take_sample(now)
         self._tell_all(self._watcher.tick(self._gpus.status().gpus))
+        for key, stalled in self._watcher.stalls().items():
+            if stalled.due(now):
+                self._begin(self._investigate(key, stalled))
         for attempt in self._watcher.orphans():
             log.warning("%s attempt %d has lost its supervisor", attempt.run, attempt.number)
             self._begin(self._adopt(attempt))
@@ -215,6 +221,18 @@ class Daemon:
     async def _adopt(self, attempt: Attempt) -> None:
         with self._boundary("adoption"):
             await actions.in_thread(control.adopt, attempt)
+
+    async def _investigate(self, key: watch.Key, stalled: stall.StallWatch) -> None:
+        """Find out why the ranks of an attempt make no progress, if it is so."""
+        with self._boundary("investigation"), stalled.looking(time.monotonic()) as known:
+            attempt = self._watcher.attempt(*key)
+            gpus = self._gpus.status().gpus
+            found = await actions.in_thread(inquiry.evidence, attempt, known, gpus, stalled.allowed)
+            stalled.hold(rank.rank for rank in found.ranks if rank.gil_free is False)
+            told = stalled.conclude(diagnose(found))
+            if told is not None:
+                await actions.in_thread(inquiry.record, attempt, found, told)
+                self._look()
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -10,7 +10,7 @@ import math
 import os
 import struct
 import time
-from typing import List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from . import files, process, wire
 from .procfile import ProcFile
@@ -205,6 +205,15 @@ class RankSampler:
             for rank in self._ranks
             if rank.new_records
         ]
+
+    def told(self) -> Dict[int, Tuple[object, str]]:
+        """Of each rank the time of the newest record that it wrote, and its loss where that is a word."""
+        found: Dict[int, Tuple[object, str]] = {}
+        for rank in self._ranks:
+            newest = rank.progress.newest
+            loss = newest.get("loss")
+            found[rank.rank] = (newest.get("time"), loss if isinstance(loss, str) else "")
+        return found
 
     def close(self) -> None:
         """Close the files that are kept open."""

@@ -7,6 +7,7 @@ import time
 from . import (
     blobs,
     check_requests,
+    diagnosis_requests,
     env_requests,
     file_requests,
     launch,
@@ -81,4 +82,5 @@ METHODS: Methods = {
     **check_requests.METHODS,
     **network_requests.METHODS,
     **env_requests.METHODS,
+    **diagnosis_requests.METHODS,
 }

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Dict, List, Sequence, Set, Tuple
 
-from . import files, ranks, runs, wire
+from . import files, ranks, runs, stall, wire
 from .attempt import Attempt
 
 MAX_RUNS = wire.KNOWN_RUNS
@@ -38,6 +38,7 @@ class Watcher:
         self._told: Dict[str, wire.Run] = {}
         self._ranks: Dict[str, wire.Ranks] = {}
         self._samplers: Dict[Key, ranks.RankSampler] = {}
+        self._stalls: Dict[Key, stall.StallWatch] = {}
         self._events: Dict[Key, int] = {}
         """Attempt -> how much of its events file has been told."""
         self._events_until: Dict[Key, float] = {}
@@ -96,7 +97,7 @@ class Watcher:
     def look(self) -> List[wire.Message]:
         """What has changed about runs, and new events."""
         messages: List[wire.Message] = []
-        found = self._registry.runs()
+        found = [self._with_alarm(run) for run in self._registry.runs()]
         for run in found:
             told = self._told.get(run.run)
             if told is run or told == run:
@@ -126,14 +127,36 @@ class Watcher:
         for key, attempt in live.items():
             if key not in self._samplers:
                 self._samplers[key] = self._sampler(attempt)
+                spec = attempt.launch_spec()
+                self._stalls[key] = stall.StallWatch(spec.stall_seconds if spec is not None else 0.0)
         for key, sampler in list(self._samplers.items()):
             sample = sampler.sample(gpus)
             messages += [sample, *sampler.new_progress()]
             self._ranks[sample.run] = sample
+            self._stalls[key].observe(sample.ranks, sampler.told(), time.monotonic())
             if key not in live:
                 sampler.close()
-                del self._samplers[key]
+                del self._samplers[key], self._stalls[key]
         return messages
+
+    def ranks_of(self, attempt: Attempt) -> List[wire.RankSample]:
+        """The ranks of an attempt, live or over, as they were seen last."""
+        sample = self._ranks.get(attempt.run)
+        if sample is None or sample.attempt != attempt.number:
+            sampler = self._sampler(attempt)
+            sample = sampler.sample()
+            sampler.close()
+        return list(sample.ranks)
+
+    def stalls(self) -> Dict[Key, stall.StallWatch]:
+        """The live attempts, and what is known of their progress."""
+        return self._stalls
+
+    def _with_alarm(self, run: wire.Run) -> wire.Run:
+        watch = self._stalls.get((run.run, run.attempt))
+        if watch is None or watch.alarm is None or run.state != "running":
+            return run
+        return dataclasses.replace(run, state="stalled", reason=watch.alarm.sentence)
 
     def _sampler(self, attempt: Attempt) -> ranks.RankSampler:
         key = (attempt.run, attempt.number)

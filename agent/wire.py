@@ -169,6 +169,8 @@ class LaunchSpec:
     project: Optional[Tree] = None
     env_setup: Optional[EnvSetup] = None
     secret_sources: Dict[str, str] = dataclasses.field(default_factory=dict)
+    stall_seconds: float = 0.0
+    """How long a rank may go without progress; 0: what the run's own rhythm allows."""
 
 
 # --- agent -> viewer ---------------------------------------------------------------------------------------

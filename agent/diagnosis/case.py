@@ -86,7 +86,8 @@ def _place(stack: Sequence[object]) -> object:
 def named(ranks: Sequence[Rank]) -> str:
     """`rank 1 on b` or `ranks 0, 2 and 3` for people."""
     if len(ranks) == 1:
-        return f"rank {ranks[0].rank} on {ranks[0].host}"
+        where = f" on {ranks[0].host}" if ranks[0].host else ""
+        return f"rank {ranks[0].rank}{where}"
     return "ranks " + numbers([rank.rank for rank in ranks])
 
 

@@ -1,0 +1,112 @@
+"""What this host knows about an attempt's ranks when somebody asks why nothing goes on, or at an alarm.
+
+The evidence of an alarm is written into the attempt's folder, as `stall-1.json` and so on, before anybody can
+act on it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from typing import Sequence
+
+from . import ending, files, prepare, signals, wire
+from .attempt import Attempt
+from .diagnosis import Diagnosis
+from .diagnosis.evidence import Evidence, Gpu, Host, Rank
+from .signals.look import WINDOW_SECONDS, Known
+
+MAX_BYTES = wire.MAX_LINE - 4096
+"""Bytes of JSON that evidence may take: it is one line of the wire."""
+
+MAX_RECORDS = 20
+"""Alarms of an attempt whose evidence is kept."""
+
+
+def evidence(
+    attempt: Attempt, known: Sequence[Known], gpus: Sequence[wire.GpuSample], allowed: float
+) -> Evidence:
+    """Look at the ranks of an attempt on this host. Blocks for a second and a bit: call it in a thread."""
+    placement = attempt.placement()
+    name = placement.nodes[placement.node_rank].name if placement is not None else ""
+    by_index = {gpu.index: _gpu(gpu) for gpu in gpus}
+    cwd = attempt.resolved().get("cwd")
+    ranks, stuck = signals.gather(attempt.dir, name, known, by_index, cwd if isinstance(cwd, str) else "")
+    world_size = attempt.resolved().get("world_size")
+    return fitting(
+        Evidence(
+            run=attempt.run,
+            attempt=attempt.number,
+            time=time.time(),
+            world_size=world_size if isinstance(world_size, int) else len(ranks),
+            window_seconds=WINDOW_SECONDS,
+            ranks=ranks,
+            hosts=(Host(name, True, oom_kills=_oom_kills(attempt), stuck_sockets=stuck),),
+            allowed_seconds=allowed,
+        )
+    )
+
+
+def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:
+    """Write down an alarm and what it rests on, or its end. On a full disk as much of it as there is room."""
+    if not diagnosis.alarming:
+        prepare.add_event(attempt, "resumed", "encamp", diagnosis.sentence)
+        return
+    prepare.add_event(attempt, "stalled", "encamp", f"{diagnosis.verdict}: {diagnosis.sentence}")
+    for number in range(1, MAX_RECORDS + 1):
+        path = os.path.join(attempt.dir, f"stall-{number}.json")
+        if os.path.exists(path):
+            continue
+        try:
+            files.write_json(path, {"diagnosis": wire.to_json(diagnosis), "evidence": wire.to_json(found)})
+        except OSError:
+            pass
+        return
+
+
+def fitting(found: Evidence) -> Evidence:
+    """`found` in a size that goes over the wire: the least telling is left out first."""
+    for cut in (_only_telling_threads, _only_main_threads, _short_records, _short_stacks):
+        if len(json.dumps(wire.to_json(found))) <= MAX_BYTES:
+            break
+        found = dataclasses.replace(found, ranks=tuple(cut(rank) for rank in found.ranks))
+    return found
+
+
+def _only_telling_threads(rank: Rank) -> Rank:
+    threads = [t for t in rank.threads if t.main or any(frame.user_code for frame in t.frames)]
+    return dataclasses.replace(rank, threads=tuple(threads[:8]))
+
+
+def _only_main_threads(rank: Rank) -> Rank:
+    return dataclasses.replace(rank, threads=tuple(t for t in rank.threads if t.main))
+
+
+def _short_records(rank: Rank) -> Rank:
+    groups = tuple(dataclasses.replace(group, recent=group.recent[-4:]) for group in rank.groups[:8])
+    return dataclasses.replace(rank, groups=groups, children=rank.children[:8])
+
+
+def _short_stacks(rank: Rank) -> Rank:
+    threads = tuple(dataclasses.replace(t, frames=t.frames[:12]) for t in rank.threads)
+    return dataclasses.replace(
+        rank, threads=threads, earlier=rank.earlier[:1], error_message=rank.error_message[:200], children=()
+    )
+
+
+def _oom_kills(attempt: Attempt) -> int:
+    before = (files.read_json(os.path.join(attempt.dir, "supervisor.json")) or {}).get("oom_kills")
+    now = ending.oom_kills()
+    return max(0, now - before) if now is not None and isinstance(before, int) else 0
+
+
+def _gpu(sample: wire.GpuSample) -> Gpu:
+    return Gpu(
+        sample.index,
+        sample.state,
+        sample.utilization_percent,
+        sample.power_watts,
+        sample.power_limit_watts,
+    )

@@ -1,0 +1,179 @@
+"""Notices that the ranks of an attempt make no progress for longer than its own rhythm allows.
+
+A sign of progress is a step, a new phase, or a record of the program's own; from the pauses between them
+comes what is normal in this run. What is found when they stay away is `diagnosis`; this knows only when to
+look, and what was found last.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+from typing import Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
+
+from . import wire
+from .diagnosis import Diagnosis
+from .signals.look import Known
+
+MIN_SECONDS = 5.0
+"""No rank is late earlier, however fast its steps are."""
+
+PATIENCE = 3.0
+"""So many times the longest of the recent pauses is normal."""
+
+PAUSES = 64
+"""So many pauses of a rank count as recent."""
+
+MIN_PAUSES = 3
+"""Before so many there is no rhythm."""
+
+AGAIN_SECONDS = 2.0
+"""Between two looks at ranks that are late."""
+
+LONG_AGAIN_SECONDS = 10.0
+"""Between two looks when nothing new has come of several."""
+
+SURE = 0.9
+"""A verdict that is less sure counts when the next look comes to the same."""
+
+ENDED_SECONDS = 3.0
+"""How long some ranks may be over while others go on: they never end at the same moment."""
+
+START_SECONDS = 30.0
+"""How long a rank may take to its first sign of progress before somebody looks at it."""
+
+NOT_FINITE = ("nan", "inf", "-inf")
+
+
+class Pulse:
+    """One rank's signs of progress. Times are of the host's monotonic clock, in seconds."""
+
+    def __init__(self, now: float) -> None:
+        self.at = now
+        """Of the last sign."""
+        self.phase_at = now
+        self.sample: Optional[wire.RankSample] = None
+        self.loss = ""
+        self.over_at: Optional[float] = None
+        self._pauses: Deque[float] = collections.deque(maxlen=PAUSES)
+        self._signs: Tuple[object, ...] = ()
+
+    def observe(self, sample: wire.RankSample, reported: object, loss: str, now: float, learn: bool) -> None:
+        """Take in a sample. `reported` is another object with every record; `learn` from the pause before."""
+        if self.sample is None or sample.phase != self.sample.phase:
+            self.phase_at = now
+        if sample.state in ("exited", "lost") and self.over_at is None:
+            self.over_at = now
+        stepped = self.sample is not None and sample.step != self.sample.step and self.sample.step
+        signs = (sample.step, sample.phase, sample.state, reported)
+        if signs != self._signs:
+            if learn and stepped:
+                self._pauses.append(now - self.at)
+            self._signs, self.at = signs, now
+        self.sample, self.loss = sample, loss
+
+    @property
+    def allowed(self) -> float:
+        """Seconds that it may go without a sign; 0 while it has no rhythm."""
+        if len(self._pauses) < MIN_PAUSES or self.sample is None:
+            return 0.0
+        return max(MIN_SECONDS, PATIENCE * max(self._pauses), 4 * (self.sample.step_seconds or 0.0))
+
+
+class StallWatch:
+    """All ranks of one attempt on this host. `fixed` seconds take the place of its rhythm, 0 for none."""
+
+    def __init__(self, fixed: float = 0.0) -> None:
+        self._fixed = fixed
+        self._pulses: Dict[int, Pulse] = {}
+        self._looked = 0.0
+        self._looks = 0
+        self._looking = False
+        self._last: Optional[Diagnosis] = None
+        self._held: Dict[int, object] = {}
+        """Ranks whose GIL was held, and the sign of progress that they had made last by then."""
+        self.alarm: Optional[Diagnosis] = None
+        """What is wrong now, once it is sure."""
+
+    def observe(
+        self, samples: Iterable[wire.RankSample], told: Mapping[int, Tuple[object, str]], now: float
+    ) -> None:
+        """Take in how the ranks do; `told` has of each the identity of its newest record, and its loss."""
+        for sample in samples:
+            pulse = self._pulses.setdefault(sample.rank, Pulse(now))
+            reported, loss = told.get(sample.rank, (None, ""))
+            pulse.observe(sample, reported, loss, now, learn=self.alarm is None)
+
+    @property
+    def allowed(self) -> float:
+        """Seconds that a rank may go without progress; 0 while that is not known."""
+        return self._fixed or max((pulse.allowed for pulse in self._pulses.values()), default=0.0)
+
+    def due(self, now: float) -> bool:
+        """Whether it is time to look at the ranks."""
+        pause = AGAIN_SECONDS if self._looks < 5 else LONG_AGAIN_SECONDS
+        if self._looking or now - self._looked < pause:
+            return False
+        if self.alarm is not None or self.suspicious(now):
+            return True
+        self._looks, self._last = 0, None
+        return False
+
+    def suspicious(self, now: float) -> bool:
+        """Whether something is out of the ordinary: late, over before the others, no number."""
+        running = [
+            pulse for pulse in self._pulses.values() if pulse.sample and pulse.sample.state == "running"
+        ]
+        allowed = self.allowed or START_SECONDS
+        if any(now - pulse.at > allowed or pulse.loss in NOT_FINITE for pulse in running):
+            return True
+        over = [pulse.over_at for pulse in self._pulses.values() if pulse.over_at is not None]
+        return bool(running and over) and now - min(over) > ENDED_SECONDS
+
+    @contextlib.contextmanager
+    def looking(self, now: float) -> Iterator[List[Known]]:
+        """While somebody looks at the ranks. Gives what is known of them without asking, by rank."""
+        self._looking, self._looked, self._looks = True, now, self._looks + 1
+        try:
+            yield self.known(now)
+        finally:
+            self._looking = False
+
+    def known(self, now: float) -> List[Known]:
+        """What is known of the ranks without asking them, by rank."""
+        return [
+            Known(
+                pulse.sample,
+                now - pulse.at,
+                now - pulse.phase_at,
+                pulse.loss,
+                self._held.get(number) == pulse.at,
+            )
+            for number, pulse in sorted(self._pulses.items())
+            if pulse.sample is not None
+        ]
+
+    def hold(self, ranks: Iterable[int]) -> None:
+        """Remember that the GIL of these ranks is held."""
+        for number in ranks:
+            if number in self._pulses:
+                self._held[number] = self._pulses[number].at
+
+    def conclude(self, found: Diagnosis) -> Optional[Diagnosis]:
+        """Take in a diagnosis. Returns it when it begins or changes an alarm, or ends one; else None."""
+        before, self._last = self._last, found
+        if not found.alarming:
+            ended, self.alarm = self.alarm, None
+            return found if ended is not None else None
+        same = before is not None and _same(before, found)
+        if self.alarm is not None and _same(self.alarm, found):
+            self.alarm = found
+            return None
+        if same or (self.alarm is None and found.confidence >= SURE):
+            self.alarm = found
+            return found
+        return None
+
+
+def _same(one: Diagnosis, other: Diagnosis) -> bool:
+    return (one.verdict, one.culprits) == (other.verdict, other.culprits)
