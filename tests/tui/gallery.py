@@ -153,6 +153,8 @@ PICTURES = {
     "logs": Picture(small, (120, 30), ("l",), run="gpt-0412"),
     "runs": Picture(troubled, keys=("R",)),
     "launch": Picture(small, (100, 36), ("n",)),
+    "strategies": Picture(small, (160, 40), ("n", "tab", "tab", "enter")),
+    "strategies-80x24": Picture(small, (80, 24), ("n", "tab", "tab", "enter")),
     "add-host": Picture(Feed, (100, 24), ("a", *ADD)),
     "host-key": Picture(small, (100, 26), act=host_key),
     "key-changed": Picture(troubled, (100, 30), act=key_changed),
