@@ -1,16 +1,24 @@
-"""Who takes which sample: the arithmetic of batches, and the shuffle."""
+"""Who takes which sample: the arithmetic of batches, the shuffle, and the processes that prepare them."""
 
 from __future__ import annotations
 
 import itertools
+import re
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from training import Trainings, job
 
+from trainer import contract, strategies
 from trainer.batches import BatchPlan, MicroBatches, Order, step_seed
-from trainer.config import Config
-from trainer.errors import UsageError
+from trainer.config import Config, parse
+from trainer.data import Feed
+from trainer.errors import UsageError, WorkerError
 
 
 @settings(max_examples=60, deadline=None)
@@ -107,3 +115,65 @@ def test_every_rank_and_step_draws_other_random_numbers() -> None:
     seeds = {step_seed(seed, step, rank) for seed in range(3) for step in range(50) for rank in range(8)}
     assert len(seeds) == 3 * 50 * 8
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+# --- processes that prepare data ---------------------------------------------------------------------------
+
+
+def feed(*options: str) -> Any:
+    cfg = parse(["--task", job("stack"), "--micro-batch", "4", *options])
+    task = contract.load(cfg.task)
+    plan = BatchPlan.derive(cfg, 1)
+    return Feed(task.build_dataset(cfg, "train"), task, cfg, plan, torch.device("cpu"), 0, 0)
+
+
+def test_workers_prepare_as_many_batches_as_asked() -> None:
+    ahead = feed("--workers", "1", "--prefetch", "5")
+    assert ahead._batches._prefetch_factor == 5
+    plain = feed()
+    for ours, theirs in zip(ahead.step(), plain.step(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_preparing_ahead_without_processes_that_do_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--prefetch is for processes .* raise --workers"):
+        strategies.check(parse(["--prefetch", "4"]))
+    strategies.check(parse(["--prefetch", "4", "--workers", "1"]))
+
+
+DYING = """
+import os
+import signal
+import torch
+from torch.utils.data import get_worker_info
+
+class Samples:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        if get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.ones(4), torch.ones(1)
+
+def build_model(cfg):
+    return torch.nn.Linear(4, 1)
+
+def build_dataset(cfg, split):
+    return Samples()
+
+def loss(output, batch):
+    return (output - batch[1]).square().sum(), len(output)
+"""
+
+
+def test_a_worker_that_dies_is_named_with_what_may_have_ended_it(train: Trainings, tmp_path: Path) -> None:
+    path = tmp_path / "dying.py"
+    path.write_text(DYING)
+    began = time.monotonic()
+    with pytest.raises(WorkerError) as caught:
+        train("--task", str(path), "--steps", "3", "--workers", "1")
+    assert re.match(
+        r"DataLoader worker \(pid(\(s\))? \d+\) .*; lower --workers or --prefetch$", str(caught.value)
+    )
+    assert time.monotonic() - began < 30
