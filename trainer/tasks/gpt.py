@@ -6,12 +6,14 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 from ..config import Config
+from ..errors import UsageError
 from .corpus import corpus
-from .gpt_size import VALID_SHARE, VOCABULARY, Size, chosen
+from .gpt_size import SIZES, VALID_SHARE, VOCABULARY, Size, chosen
 
 BLOCKS = ["blocks"]
 
@@ -117,8 +119,26 @@ class Windows:
 
 
 def build_model(cfg: Config) -> Gpt:
-    """See `..contract`."""
-    return Gpt(chosen(cfg), cfg.sequence_length)
+    """See `..contract`. Raises UsageError when ranks would share a head."""
+    size = chosen(cfg)
+    _check_heads(cfg, size)
+    return Gpt(size, cfg.sequence_length)
+
+
+def _check_heads(cfg: Config, size: Size) -> None:
+    ranks = 1
+    if cfg.strategy == "fsdp+tp":
+        ranks = cfg.tensor_parallel or 2
+    elif cfg.strategy == "tp" and dist.is_initialized():
+        ranks = dist.get_world_size()
+    if size.heads % ranks:
+        counts = [str(count) for count in range(2, size.heads + 1) if size.heads % count == 0]
+        fitting = [name for name, other in SIZES.items() if other.heads % ranks == 0]
+        others = f", or --size {' or '.join(fitting)}" if fitting else ""
+        raise UsageError(
+            f"--strategy {cfg.strategy}: {ranks} ranks cannot share the {size.heads} heads of an attention "
+            f"layer, of which each takes whole ones: use {' or '.join(counts)} ranks for a layer{others}"
+        )
 
 
 def build_dataset(cfg: Config, split: str) -> Windows:
