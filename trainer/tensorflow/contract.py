@@ -9,8 +9,9 @@ The three functions are those of `..contract`, over TensorFlow's things:
 
 Optional:
 
-    forward(model, batch, training=...) -> output; `training` may be left out. Default: as in `..contract`,
-                                and Keras is told whether it trains
+    forward(model, batch, training=False)
+                                -> output; `training` may be left out. Default: as in `..contract`, and Keras
+                                is told whether it trains
     build_optimizer(model, cfg) -> keras.optimizers.Optimizer; default: AdamW, decay on matrices only
     evaluate(output, batch)     -> {"name": (sum, count)}
     collate(samples)            -> batch of NumPy arrays; default: stacks them

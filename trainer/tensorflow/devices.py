@@ -16,7 +16,7 @@ def gpus(choice: str) -> list[Any]:
     found = [] if choice == "cpu" else list(tf.config.list_physical_devices("GPU"))
     if choice == "cuda" and not found:
         raise UsageError(f"--device cuda: TensorFlow {tf.__version__} sees no GPU here")
-    tf.config.set_visible_devices(found, "GPU")
+    _show(found)
     for gpu in found:
         # Else TensorFlow takes all memory at once, and what is shown of it says nothing.
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -34,14 +34,28 @@ def own_gpu(choice: str, number: int) -> list[Any]:
         raise UsageError(
             f"worker {number} has no GPU: this host shows {len(found)}; start at most so many workers on it"
         )
-    tf.config.set_visible_devices(found[number], "GPU")
+    _show([found[number]])
     return [found[number]]
+
+
+def divide_cpu(parts: int) -> None:
+    """Let the CPU be `parts` devices."""
+    (cpu, *_) = tf.config.list_physical_devices("CPU")
+    if len(tf.config.get_logical_device_configuration(cpu) or ()) != parts:
+        each = [tf.config.LogicalDeviceConfiguration() for _ in range(parts)]
+        tf.config.set_logical_device_configuration(cpu, each)
+
+
+def _show(found: list[Any]) -> None:
+    if found != tf.config.get_visible_devices("GPU"):
+        tf.config.set_visible_devices(found, "GPU")
 
 
 def limit_threads() -> None:
     """Keep to the number of threads that the launcher has given each process of this host."""
     given = os.environ.get("OMP_NUM_THREADS", "")
-    if given.isdigit() and int(given) > 0:
+    known = tf.config.threading.get_intra_op_parallelism_threads()
+    if given.isdigit() and int(given) not in (0, known):
         tf.config.threading.set_intra_op_parallelism_threads(int(given))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,10 +11,16 @@ import tensorflow as tf
 from ..config import Config
 from .base import Numbers, Strategy
 from .contract import Job
-from .devices import gpus
+from .devices import divide_cpu, gpus
 
 CPU_REPLICAS = 2
 """Copies on a host without GPUs: enough for all that several of them do to happen."""
+
+
+@functools.cache
+def _over(devices: tuple[str, ...]) -> Any:
+    """The strategy of this process: two would number their messages alike, and mix them up."""
+    return tf.distribute.MirroredStrategy(list(devices))
 
 
 class Mirrored(Strategy):
@@ -26,11 +33,9 @@ class Mirrored(Strategy):
             devices = [f"GPU:{number}" for number in range(len(found))]
         else:
             devices = [f"CPU:{number}" for number in range(CPU_REPLICAS)]
-            (cpu, *_) = tf.config.list_physical_devices("CPU")
-            parts = [tf.config.LogicalDeviceConfiguration() for _ in devices]
-            tf.config.set_logical_device_configuration(cpu, parts)
+            divide_cpu(CPU_REPLICAS)
         self.device = "GPU" if found else "CPU"
-        self.distribution = tf.distribute.MirroredStrategy(devices)
+        self.distribution = _over(tuple(devices))
         self.ranks = self.spread = self.distribution.num_replicas_in_sync
 
     def build(self, job: Job, batch: Any) -> None:

@@ -86,8 +86,10 @@ def prepare(
     dataset = task.build_dataset(cfg, "train")
     length = check_dataset(dataset, task, "train")
     held_out = _held_out(task, cfg, strategy, progress)
-    sample = dataset[Order(length, cfg.seed)[0]]
-    strategy.build(Job(task, cfg), (task.collate or collate)([sample]))
+    order = Order(length, cfg.seed)
+    # Two of them: what should be a single number is not, with one, told from a number for each sample.
+    few = [dataset[order[sample]] for sample in range(2)]
+    strategy.build(Job(task, cfg), (task.collate or collate)(few))
     _introduce(cfg, plan, strategy, progress, length, member)
     checkpoints, start, updates = _resume(cfg, strategy, progress, length)
     parts = Parts(
