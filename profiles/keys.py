@@ -80,6 +80,7 @@ STRATEGIES = (
     "fsdp+tp",
     "pp",
     "dp",
+    "horovod",
     "tf-mirrored",
     "tf-parameter-server",
 )

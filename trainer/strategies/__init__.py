@@ -42,6 +42,7 @@ STRATEGIES = {
     "fsdp+tp": Entry("tp", "FsdpTpStrategy", (2, 6)),
     "pp": Entry("pp", "PpStrategy", (2, 7)),
     "dp": Entry("dp", "DpStrategy"),
+    "horovod": Entry("horovod", "HorovodStrategy"),
     "tf-mirrored": Entry("mirrored", "Mirrored", framework="tensorflow"),
     "tf-parameter-server": Entry("parameter_server", "ParameterServer", framework="tensorflow"),
 }
