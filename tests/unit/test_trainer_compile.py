@@ -190,12 +190,10 @@ def _both(rank: int, strategy: str, kernels: bool, *options: str) -> tuple[list[
         pytest.param("fsdp+tp", 4, marks=pytest.mark.slow),
     ],
 )
-def test_losses_are_the_same_under_every_strategy(
-    strategy: str, ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ranks.DEADLINE", 200)
+@pytest.mark.timeout(200)
+def test_losses_are_the_same_under_every_strategy(strategy: str, ranks: int) -> None:
     saving = ("--activation-checkpointing", "yes")
-    plain, ours, graphs = together(ranks, _both, strategy, False, *saving)[0]
+    plain, ours, graphs = together(ranks, _both, strategy, False, *saving, deadline=180)[0]
     assert ours == pytest.approx(plain, abs=1e-5)
     assert 1 <= graphs <= 4
 
@@ -203,7 +201,6 @@ def test_losses_are_the_same_under_every_strategy(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_kernels_compute_what_torch_does(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ranks.DEADLINE", 380)
-    plain, ours, _ = together(2, _both, strategy, True)[0]
+def test_kernels_compute_what_torch_does(strategy: str) -> None:
+    plain, ours, _ = together(2, _both, strategy, True, deadline=380)[0]
     assert ours == pytest.approx(plain, abs=2e-4)
