@@ -85,6 +85,7 @@ def test_a_run_does_not_skip_without_end(train: Trainings) -> None:
 
 
 NORMALIZED = """
+import torch
 from torch import nn
 
 def build_model(cfg):

@@ -50,7 +50,7 @@ class DdpStrategy(Strategy):
             bucket_cap_mb=self.cfg.bucket_mb,
             find_unused_parameters=self.some_unused,
         )
-        # It gives all ranks the same ones before a forward pass. After the pass they differ again, and so would
+        # It gives all ranks the same ones before a forward pass. After it they differ again, and so would
         # evaluations, and checkpoints by the rank that writes them. So it is done after each step instead.
         wrapped.broadcast_buffers = False
         if self.compressor is not None:
