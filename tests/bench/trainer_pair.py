@@ -11,11 +11,13 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
 
 from trainer import contract
 from trainer.config import parse
+from trainer.precision import autocast
 from trainer.progress import Progress
 from trainer.run import prepare
 from trainer.stop import StopRequest
@@ -26,13 +28,31 @@ TURNS, STEPS = int(sys.argv[1]), int(sys.argv[2])
 
 def by_hand(cfg, task, world):
     """What one would write first. The loss is read as often as by the trainer."""
-    model = DistributedDataParallel(task.build_model(cfg).to(world.device), gradient_as_bucket_view=True)
+    torch.manual_seed(cfg.seed)
+    model = task.build_model(cfg).to(world.device)
+    if cfg.strategy == "fsdp":
+        for block in model.blocks:
+            fully_shard(block)
+        fully_shard(model)
+    elif cfg.compile == "yes":
+        model.compile()
+    if cfg.strategy == "ddp" and world.size > 1:
+        model = DistributedDataParallel(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=cfg.learning_rate, fused=True)
     dataset = task.build_dataset(cfg, "train")
-    loader = DataLoader(dataset, batch_size=cfg.micro_batch, sampler=DistributedSampler(dataset))
-    for step, (tokens, target) in enumerate(itertools.chain.from_iterable(itertools.repeat(loader)), start=1):
-        output = model(tokens)
-        loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
+    loader = DataLoader(
+        dataset,
+        batch_size=int(cfg.micro_batch),
+        sampler=DistributedSampler(dataset),
+        num_workers=cfg.workers,
+        pin_memory=world.device.type == "cuda",
+        drop_last=True,
+    )
+    for step, batch in enumerate(itertools.chain.from_iterable(itertools.repeat(loader)), start=1):
+        tokens, target = (part.to(world.device, non_blocking=True) for part in batch)
+        with autocast(cfg.precision, world.device):
+            output = model(tokens)
+            loss = torch.nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.grad_clip)
         optimizer.step()
