@@ -19,6 +19,7 @@ from .errors import RunError
 
 MAX_NPROC = 1024
 MAX_GRACE_SECONDS = 3600.0
+MAX_STALL_SECONDS = 86400.0
 MAX_WORD = 128 * 1024 - 1
 """Bytes of one argument or variable: the kernel's limit."""
 MAX_WORDS = 1024 * 1024
@@ -292,6 +293,8 @@ def check(spec: wire.LaunchSpec) -> Launcher:
         raise _bad("nproc_per_node", spec.nproc_per_node, f"1 to {MAX_NPROC}, or 0 for auto")
     if not 0 <= spec.stop_grace_seconds <= MAX_GRACE_SECONDS:
         raise _bad("stop_grace_seconds", spec.stop_grace_seconds, f"0 to {MAX_GRACE_SECONDS:.0f}")
+    if not 0 <= spec.stall_seconds <= MAX_STALL_SECONDS:
+        raise _bad("stall_seconds", spec.stall_seconds, f"0 to {MAX_STALL_SECONDS:.0f}")
     check_names("env", spec.env)
     check_names("secrets", spec.secret_sources)
     variables = [f"{name}={value}" for name, value in spec.env.items()]

@@ -14,7 +14,9 @@ from .source import Table
 TARGETS = ("script", "module", "task")
 """The keys of [run] that say what runs. Exactly one is present."""
 
-RUN_KEYS = ("strategy", *TARGETS, "args", "cwd", "nproc_per_node", "python", "stop_grace_seconds")
+RUN_KEYS = (
+    "strategy", *TARGETS, "args", "cwd", "nproc_per_node", "python", "stop_grace_seconds", "stall_seconds",
+)  # fmt: skip
 CODE_KEYS = ("path", "max_mb")
 ENV_SETUP_KEYS = ("packages", "pip_args")
 NETWORK_KEYS = ("interface", "rendezvous_host", "rendezvous_port")
@@ -31,7 +33,10 @@ DOTTED = (
 
 @dataclass(frozen=True, slots=True)
 class RunSection:
-    """What starts, and how. `nproc_per_node` 0 is "auto": a rank a GPU, or a core on a host without GPUs."""
+    """What starts, and how. `nproc_per_node` 0 is "auto": a rank a GPU, or a core on a host without GPUs.
+
+    After `stall_seconds` without progress a rank is looked at; 0: after what the run's own rhythm allows.
+    """
 
     strategy: str = "ddp"
     script: str | None = None
@@ -42,6 +47,7 @@ class RunSection:
     nproc_per_node: int = 0
     python: str = "auto"
     stop_grace_seconds: float = 30.0
+    stall_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +90,7 @@ def run(reader: Reader, table: Table | None) -> RunSection:
             "run.args", args, "only goes with script and module; a task gets its options from [train]"
         )
     nproc = reader.take(table, "run.nproc_per_node", "auto", values.nproc)
-    grace = Key("", float, 0, 3600)
+    grace, stall = Key("", float, 0, 3600), Key("", float, 0, 86400)
     return RunSection(
         strategy=reader.take(table, "run.strategy", "ddp", values.strategy),
         script=reader.take(table, "run.script", None, values.filled_string),
@@ -95,6 +101,7 @@ def run(reader: Reader, table: Table | None) -> RunSection:
         nproc_per_node=0 if nproc == "auto" else int(nproc),
         python=reader.take(table, "run.python", "auto", values.filled_string),
         stop_grace_seconds=float(reader.take(table, "run.stop_grace_seconds", 30, grace.problem)),
+        stall_seconds=float(reader.take(table, "run.stall_seconds", 0, stall.problem)),
     )
 
 

@@ -149,6 +149,7 @@ def test_folders_and_scripts_are_found_from_the_home_directory(home: str, projec
         ({"nproc_per_node": -1}, "bad-spec", "nproc_per_node = -1"),
         ({"nproc_per_node": 5000}, "bad-spec", "5000"),
         ({"stop_grace_seconds": -1.0}, "bad-spec", "stop_grace_seconds"),
+        ({"stall_seconds": -1.0}, "bad-spec", "stall_seconds"),
         ({"env": {"A=B": "x"}}, "bad-spec", "A=B"),
         ({"env": {"": "x"}}, "bad-spec", "env"),
         ({"env": {"ENCAMP_RUN": "x"}}, "bad-spec", "ENCAMP_RUN"),

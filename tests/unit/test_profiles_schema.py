@@ -36,6 +36,7 @@ def test_everything_that_a_profile_may_say() -> None:
         nproc_per_node = 4
         python = "/venv/bin/python"
         stop_grace_seconds = 5
+        stall_seconds = 90
         [env]
         KEY = "value"
         """,
@@ -52,6 +53,7 @@ def test_everything_that_a_profile_may_say() -> None:
             nproc_per_node=4,
             python="/venv/bin/python",
             stop_grace_seconds=5.0,
+            stall_seconds=90.0,
         ),
         env={"KEY": "value"},
     )
@@ -139,6 +141,7 @@ def test_unknown_keys_are_refused_with_the_nearest_known_one(text: str, key: str
         ),
         ('[run]\nscript = "t.py"\nstop_grace_seconds = -1\n', "run.stop_grace_seconds", "from 0 to 3600"),
         ('[run]\nscript = "t.py"\nstop_grace_seconds = nan\n', "run.stop_grace_seconds", "from 0 to 3600"),
+        ('[run]\nscript = "t.py"\nstall_seconds = -1\n', "run.stall_seconds", "from 0 to 86400"),
         ('run = "gpt"\n', "run", "must be a table: a line [run]"),
         (SCRIPT + "[env]\nA = true\n", "env.A", 'for example "true"'),
         (SCRIPT + "[env]\nA = []\n", "env.A", "must be a string"),

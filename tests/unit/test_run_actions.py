@@ -95,6 +95,7 @@ def test_every_name_makes_an_id_that_all_parts_accept(name: str) -> None:
 def test_a_profile_becomes_a_spec() -> None:
     profile = schema.parse(
         '[run]\nscript = "train.py"\nargs = ["--lr", "1"]\ncwd = "work"\nstop_grace_seconds = 7\n'
+        "stall_seconds = 40\n"
         '[env]\nA = "b"\n',
         "trial.toml",
     )
@@ -102,7 +103,7 @@ def test_a_profile_becomes_a_spec() -> None:
     assert spec == wire.LaunchSpec(
         run="r-1", name="trial", profile="trial", strategy="ddp", target_kind="script", target="train.py",
         args=("--lr", "1", "--more"), cwd="work", nproc_per_node=0, python="auto", env={"A": "b"}, code=(),
-        stop_grace_seconds=7.0,
+        stop_grace_seconds=7.0, stall_seconds=40.0,
     )  # fmt: skip
     assert runs.spec_from_profile(profile, "r-1", name="other").name == "other"
 

@@ -124,6 +124,7 @@ def spec_from_profile(
         stop_grace_seconds=profile.run.stop_grace_seconds,
         env_setup=None if setup is None else wire.EnvSetup(setup.packages, setup.pip_args),
         secret_sources=dict(profile.secrets),
+        stall_seconds=profile.run.stall_seconds,
     )
 
 
