@@ -68,11 +68,15 @@ def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:
 
 def fitting(found: Evidence) -> Evidence:
     """`found` in a size that goes over the wire: the least telling is left out first."""
-    for cut in (_only_telling_threads, _only_main_threads, _short_records, _short_stacks):
+    for cut in (_short_tracebacks, _only_telling_threads, _only_main_threads, _short_records, _short_stacks):
         if len(json.dumps(wire.to_json(found))) <= MAX_BYTES:
             break
         found = dataclasses.replace(found, ranks=tuple(cut(rank) for rank in found.ranks))
     return found
+
+
+def _short_tracebacks(rank: Rank) -> Rank:
+    return dataclasses.replace(rank, traceback=rank.traceback[-1000:])
 
 
 def _only_telling_threads(rank: Rank) -> Rank:
@@ -92,7 +96,12 @@ def _short_records(rank: Rank) -> Rank:
 def _short_stacks(rank: Rank) -> Rank:
     threads = tuple(dataclasses.replace(t, frames=t.frames[:12]) for t in rank.threads)
     return dataclasses.replace(
-        rank, threads=threads, earlier=rank.earlier[:1], error_message=rank.error_message[:200], children=()
+        rank,
+        threads=threads,
+        earlier=rank.earlier[:1],
+        error_message=rank.error_message[:200],
+        traceback="",
+        children=(),
     )
 
 

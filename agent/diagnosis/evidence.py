@@ -106,6 +106,8 @@ class Rank:
     """When it was over: seconds since the epoch by the host's clock."""
     error_type: str = ""
     error_message: str = ""
+    traceback: str = ""
+    """Of the error that ended it, as Python prints it; of a long one the end."""
     process_state: str = ""
     """The letter of /proc/PID/stat: R running, S sleeping, D in the kernel, T stopped, Z dead."""
     wait_channel: str = ""

@@ -29,8 +29,8 @@ MAX_ASKED_CHILDREN = 4
 GIL_SECONDS = 1.5
 """How long another Python thread may wait for its turn before the GIL counts as held."""
 
-MAX_WORDS = 2000
-"""Characters of an error's message that are kept."""
+MAX_WORDS, MAX_TRACEBACK = 2000, 12000
+"""Characters of an error that are kept: the first of its message, the last of its traceback."""
 
 
 class Known(NamedTuple):
@@ -69,9 +69,8 @@ def gather(
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         children = _children([entry.sample.pid for entry in known])
         first = list(pool.map(lambda one: _look(attempt_dir, one, children, cwd), known))
-        time.sleep(
-            max(0.0, WINDOW_SECONDS - (time.monotonic() - min([look.at for look in first], default=0.0)))
-        )
+        if any(look.stat is not None for look in first):  # of what is over there is nothing to compare
+            time.sleep(max(0.0, WINDOW_SECONDS - (time.monotonic() - min(look.at for look in first))))
         children = _children([entry.sample.pid for entry in known])
         second = list(pool.map(lambda one: _look(attempt_dir, one, children, cwd), known))
         parts = pool.map(
@@ -131,6 +130,7 @@ def _rank(
         ended=float(ended) if isinstance(ended, (int, float)) and abs(ended) < 1e12 else None,
         error_type=str(error.get("type", ""))[:200],
         error_message=str(error.get("message", ""))[:MAX_WORDS],
+        traceback=str(error.get("traceback", ""))[-MAX_TRACEBACK:],
         process_state=second.stat.state if second.stat is not None else "",
         wait_channel=process.wait_channel(sample.pid)[:80] if second.stat is not None and sample.pid else "",
         cpu_share=_share(_ticks(first.stat), _ticks(second.stat), seconds),
