@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ GROUPS_WORK = torch.__version__ >= (2, 7)
 """Whether DCP works in a group without rank 0. Before, it asks rank 0 of the world."""
 
 State = dict[str, dict[str, Any]]
+Release = Callable[[], None]
+"""Called once the state has been copied, also by ranks that write nothing of it."""
 
 
 class Save:
@@ -119,8 +122,8 @@ class Saver:
         pool.shutdown(wait=False)
         copied.wait()
 
-    def _write(self, state: State, position: Position, release: Any = None) -> None:
-        """Write `state`. `release` is called when it has been copied, and by ranks that write nothing."""
+    def _write(self, state: State, position: Position, release: Release | None = None) -> None:
+        """Write `state`: copies of it if there is something to `release`. Raises CheckpointError."""
         step = position.step
         path = self.folder.of(step)
         try:
@@ -137,7 +140,7 @@ class Saver:
         self.folder.prepare(step)
         return time.time()
 
-    def _write_pieces(self, state: State, path: Path, release: Any) -> None:
+    def _write_pieces(self, state: State, path: Path, release: Release | None) -> None:
         planner = Staging(self._buffers, release) if release is not None else None
         try:
             if not self.places.several:

@@ -19,7 +19,7 @@ MODEL = ("--size", "small", "--sequence-length", "64", "--micro-batch", "1")
 """11 million parameters: a checkpoint has 130 MB."""
 RANKS = 2
 TURNS = 9
-STARTS = 5
+STARTS = 3
 HELD_UP = 0.3
 RESUMED = 1.5
 
