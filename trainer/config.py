@@ -168,7 +168,7 @@ class Config:
     )
     compile: str = option(
         "no",
-        "yes lets torch.compile make kernels for the model, which takes minutes at the start",
+        "yes lets torch.compile, or XLA under tf-*, make kernels for the model, which takes minutes at first",
         kind=str,
         choices=("no", "yes"),
     )
@@ -176,7 +176,11 @@ class Config:
         "", "folder with the task's data; gpt without one reads Python's own sources", kind=str
     )
     workers: int = option(
-        0, "processes per rank that prepare data; 0: the rank itself does", kind=int, low=0, high=256
+        0,
+        "processes per rank, threads under tf-*, that prepare data; 0: the rank itself does",
+        kind=int,
+        low=0,
+        high=256,
     )
     prefetch: int = option(
         2, "micro-batches that each of these processes has ready", kind=int, low=1, high=1024

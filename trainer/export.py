@@ -141,6 +141,11 @@ def read(checkpoint: Path) -> dict[str, Any]:
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+    if (checkpoint / "state.npz").is_file():
+        raise CheckpointError(
+            f"{checkpoint} is a checkpoint of TensorFlow, which needs no export: NumPy reads its state.npz, "
+            "where the weights' names begin with model/"
+        )
     state: dict[str, Any] = {}
     try:
         reader = dcp.FileSystemReader(checkpoint)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Trainings, job
+from tensorflow_training import Trainings, job
 
 from trainer.__main__ import main
 from trainer.errors import CheckpointError, JobError, TrainerError, UsageError
@@ -86,6 +86,10 @@ def test_jobs_that_break_the_contract(
         (("--reshard-after-forward", "no"), "--reshard-after-forward means nothing"),
         (("--precision", "fp16"), "--precision fp16 is not there under --strategy tf-mirrored: use bf16"),
         (("--activation-checkpointing", "yes"), "--activation-checkpointing yes"),
+        (
+            ("--micro-batch", "auto"),
+            "--micro-batch auto is not there under --strategy tf-mirrored",
+        ),
         (("--device", "cuda"), "sees no GPU here"),
         (("--global-batch", "7"), "cannot be shared equally by 2 ranks: use 6 or 8"),
         (("--task", "images"), "no such task; there are gpt"),

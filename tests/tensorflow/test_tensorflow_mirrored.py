@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Trainings, job, losses, records, reference, worst
+from tensorflow_training import Trainings, job, losses, records, reference, worst
 
 from trainer.batches import Order
 from trainer.errors import NonFiniteError

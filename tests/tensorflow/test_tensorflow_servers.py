@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import job, losses, records, reference, worst
+from tensorflow_training import job, losses, records, reference, worst
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 AGENT = ROOT / "agent"

@@ -196,6 +196,7 @@ class Loop:
             step_seconds=seconds / window.steps,
             data_wait=min((waited - window.waited) / seconds, 1.0),
             memory_bytes=peak_memory(),
+            mfu="unknown",  # the trainer counts the arithmetic of torch's models only
             **more,
         )
         self.strategy.tell("train", step)
