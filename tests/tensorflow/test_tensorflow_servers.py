@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tensorflow_training import job, losses, records, reference, worst
+from tensorflow_training import Trainings, job, losses, records, reference, worst
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 AGENT = ROOT / "agent"
@@ -109,7 +109,7 @@ def test_one_worker_learns_what_a_plain_loop_learns_and_goes_on_after_a_stop(clu
     assert worst(before | after, expected) < 2e-4
 
 
-def test_two_workers_share_the_steps_and_every_process_reports(cluster: Cluster) -> None:
+def test_two_workers_share_the_steps_and_every_process_reports(cluster: Cluster, train: Trainings) -> None:
     options = (
         *QUICK,
         "--steps",
@@ -137,6 +137,9 @@ def test_two_workers_share_the_steps_and_every_process_reports(cluster: Cluster)
     assert "asynchronous: each step is one worker's" in cluster.log(0)
     folder = cluster.folder / "run" / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["step-20", "step-40"]
+    # The other strategy of TensorFlow goes on from there.
+    more = train("--task", job("marks"), "--steps", "42", "--checkpoint-dir", str(folder))
+    assert list(more) == [41, 42] and more[41] < said[1]
 
 
 def test_a_loss_that_is_no_number_ends_all_of_it(cluster: Cluster) -> None:
