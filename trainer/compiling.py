@@ -58,6 +58,11 @@ def compile_model(model: Any, task: Task) -> None:
         replace_forward(module, compiled, f"job {task.name}: {name}")
 
 
+def idle() -> bool:
+    """Whether nothing has been compiled so far, in this process."""
+    return not torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
 @functools.cache
 def compiled(cls: Any) -> Any:
     """A class like `cls` whose forward is compiled. One and the same each time."""

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from . import compiling
 from .batches import BatchPlan, step_seed
 from .checkpoint import Checkpoints
 from .config import Config
@@ -155,6 +156,8 @@ class Loop:
         if step in (self.first_step, self.cfg.steps) or _due(step, self.cfg.log_every) or self.stopping:
             mean = loss_sum / count if count else math.nan
             self._report(step, mean, norm, self.guard.report(numbers))
+        if step == self.first_step and self.cfg.compile == "yes" and compiling.idle():
+            self.progress.say("--compile yes had nothing to compile: the job's forward goes around its model")
         return outcome
 
     def _take_bad(self, step: int, count: float, own_loss: float) -> None:

@@ -83,6 +83,17 @@ def test_a_model_without_blocks_is_compiled_whole(train: Trainings, tracing: Any
     assert tracing["stats"]["unique_graphs"] == 1
 
 
+def test_a_job_whose_forward_goes_around_its_model_is_told(
+    train: Trainings, tracing: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "around.py"
+    around = "\n\ndef forward(model, batch):\n    return model[0].linear(batch[0])\n"
+    path.write_text(NUMBERED.replace("range(12)", "range(1)") + around)
+    train("--task", str(path), "--steps", "2", "--micro-batch", "4", *ON)
+    assert capsys.readouterr().out.count("had nothing to compile") == 1
+    assert not tracing["stats"]["unique_graphs"]
+
+
 NUMBERED = """
 import torch
 from torch import nn
