@@ -35,11 +35,11 @@ INSTALL = {
     "torch": "Install it with: pip install 'encamp[train]'",
     "deepspeed": "Install it with: pip install 'encamp[deepspeed]'",
     "horovod": (
-        "Horovod has to be built for its torch, as `encamp env build horovod --on HOST` does on a host.\n"
+        "Horovod has to be built for its torch, as `encamp env build horovod --on HOST` does on a host. "
         "Then: encamp demo --strategy {strategy} --python PATH"
     ),
     "tensorflow": (
-        "Give it a Python of its own: python3 -m venv ~/tf && ~/tf/bin/pip install tensorflow\n"
+        "Give it a Python of its own: python3 -m venv ~/tf && ~/tf/bin/pip install tensorflow. "
         "Then: encamp demo --strategy {strategy} --python ~/tf/bin/python"
     ),
 }
@@ -103,7 +103,7 @@ def _python(strategy: str, chosen: str) -> str:
         path = shutil.which(name)
         if path is not None and _lacking(path, needed) == []:
             return str(Path(path).absolute())
-    raise _missing(strategy, here, "no Python here has it all")
+    raise _missing(strategy, here, "no Python here has it")
 
 
 def _lacking(python: str, names: tuple[str, ...]) -> list[str] | None:
@@ -120,4 +120,4 @@ def _lacking(python: str, names: tuple[str, ...]) -> list[str] | None:
 def _missing(strategy: str, lacking: list[str], where: str) -> EncampError:
     names = " and ".join(lacking)
     message = f"The demo trains for real: --strategy {strategy} needs {names}, and {where}."
-    return EncampError(message, "\n".join(INSTALL[name].format(strategy=strategy) for name in lacking))
+    return EncampError(message, " ".join(INSTALL[name].format(strategy=strategy) for name in lacking))
