@@ -9,6 +9,9 @@ PYTHON ?= python3
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0
 
+# Where the environments of `make heavy` are kept.
+HEAVY ?= $(or $(ENCAMP_HEAVY_ENVS),.heavy)
+
 BIN := $(VENV)/bin
 ARGS ?=
 
@@ -17,7 +20,7 @@ ARGS ?=
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types contracts pytest slow bench clean
+.PHONY: help demo test lint types contracts pytest slow heavy bench clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +45,9 @@ pytest: $(VENV)/ready-dev
 
 slow: $(VENV)/ready-dev ## the tests that take longer
 	$(BIN)/pytest -m "slow and not bench and not heavy" $(PARALLEL) $(ARGS)
+
+heavy: $(VENV)/ready-dev ## the tests that need Horovod or TensorFlow, in environments that are built once
+	$(BIN)/python tests/heavy.py $(HEAVY) $(ARGS)
 
 bench: $(VENV)/ready-dev ## speed, as ratios to a peer or a floor in the same run
 	$(BIN)/pytest -m bench -s $(ARGS)

@@ -38,7 +38,7 @@ for word do
   case $word in -std=*) word=-std={standard} ;; esac
   set -- "$@" "$word"
 done
-exec {compiler} -w "$@"
+exec {compiler} "$@" -w -g0
 """
 
 

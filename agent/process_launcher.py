@@ -316,7 +316,8 @@ class Launcher:
             command = [sys.executable, "-u", *options.program]
             process = Process(member, first + local_rank, local_rank, command, env)
             self._all.append(process)
-            say(f"rank {process.rank} is {member.name}, process {process.pid}")
+            said = "" if member.name == f"rank {process.rank}" else f", {member.name}"
+            say(f"rank {process.rank} is process {process.pid}{said}")
 
     def run(self) -> int:
         """Stay until all have ended; returns the exit status."""

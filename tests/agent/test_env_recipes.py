@@ -181,7 +181,7 @@ def test_the_compiler_gets_the_standard_that_torch_s_headers_need(tmp_path: Path
     wrapper.chmod(0o755)
     words = ["-std=c++11", "-c", "a file.cc", "-DX='y'", "-std=gnu++14"]
     said = subprocess.run([wrapper, *words], check=True, capture_output=True, text=True).stdout
-    assert said.strip() == str(["-w", "-std=gnu++20", "-c", "a file.cc", "-DX='y'", "-std=gnu++20"])
+    assert said.strip() == str(["-std=gnu++20", "-c", "a file.cc", "-DX='y'", "-std=gnu++20", "-w", "-g0"])
 
 
 def test_each_torch_gets_its_standard() -> None:
