@@ -39,7 +39,7 @@ INSTALL = {
         "Then: encamp demo --strategy {strategy} --python PATH"
     ),
     "tensorflow": (
-        "Give it a Python of its own: python3 -m venv ~/tf && ~/tf/bin/pip install tensorflow. "
+        "Give it a Python of its own: `python3 -m venv ~/tf && ~/tf/bin/pip install tensorflow`. "
         "Then: encamp demo --strategy {strategy} --python ~/tf/bin/python"
     ),
 }
