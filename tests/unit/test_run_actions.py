@@ -132,6 +132,19 @@ def test_the_command_line_can_be_pasted_into_a_shell() -> None:
     assert module.by_hand() == "cd / && /py -m pkg x"
 
 
+def test_what_our_launcher_starts_can_be_tried_without_it() -> None:
+    folder = "/h/.encamp/runs/r/attempts/1"
+    program = (f"{folder}/rank.py", "script", "x.py", "--lr", "1")
+    tried = {}
+    for role in ("horovod", "tf-mirrored"):
+        argv = ("/py", "-u", f"{folder}/process_launcher.py", role, "--nproc", "4", "--", *program)
+        tried[role] = runs.LaunchResult("r", 1, 4, 4, "/py", argv, {}, "/w").by_hand()
+    assert tried == {
+        "horovod": "cd /w && /py -m horovod.runner.launch --gloo -np 4 /py x.py --lr 1",
+        "tf-mirrored": "cd /w && /py x.py --lr 1",
+    }
+
+
 def test_what_is_tried_by_hand_is_in_a_copy_of_the_project() -> None:
     env = {"ENCAMP_HOME": "/h/.encamp", "ENCAMP_RUN_DIR": "/h/.encamp/runs/r-1"}
     argv = ("/py", "/a/rank.py", "script", "x.py")

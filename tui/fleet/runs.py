@@ -66,7 +66,7 @@ class LaunchResult:
 
         `project` is the hash of a project that was sent. It is copied: other runs take theirs from there.
         """
-        words = list(self.argv)
+        words = _without_launcher(self.argv)
         for at, word in enumerate(words[:-2]):
             if word.endswith("/rank.py") and words[at + 1] in ("script", "module"):
                 words[at : at + 2] = ["-m"] if words[at + 1] == "module" else []
@@ -235,6 +235,18 @@ async def upload_code(session: Session, archive: Archive) -> None:
         if not isinstance(received, int) or not 0 <= received < len(archive.data):
             raise EncampError(f"{session.host.name} does not take the code {ref.name}.", "Look at its disk.")
         offset = received
+
+
+def _without_launcher(argv: Sequence[str]) -> list[str]:
+    """`argv` without the agent's own launcher: as Horovod's starts it, or as one process of TensorFlow."""
+    words = list(argv)
+    if len(words) < 4 or not words[2].endswith("/process_launcher.py"):
+        return words
+    python, program = words[0], words[words.index("--") + 1 :]
+    if words[3] != "horovod":
+        return [python, *program]
+    ranks = words[words.index("--nproc") + 1]
+    return [python, "-m", "horovod.runner.launch", "--gloo", "-np", ranks, python, *program]
 
 
 def _shell_line(cwd: str, env: Mapping[str, str], argv: Sequence[str]) -> str:
