@@ -15,6 +15,7 @@ from . import (
     network_requests,
     node_requests,
     run_requests,
+    signal_requests,
     tree_requests,
     wire,
 )
@@ -83,4 +84,5 @@ METHODS: Methods = {
     **network_requests.METHODS,
     **env_requests.METHODS,
     **diagnosis_requests.METHODS,
+    **signal_requests.METHODS,
 }

@@ -7,7 +7,7 @@ and no zombie stays behind where process 1 does not collect any.
 Signals are blocked and taken one by one in `_pause`, so none is ever missed. SIGTERM begins a stop: the
 launcher gets SIGTERM, and when the grace in stop.json is over everything gets SIGKILL. Another SIGTERM reads
 stop.json again and can only shorten it. Whatever outlives the launcher is ended too. `exit.json` is the last
-thing that is written.
+thing that is written. SIGUSR1 says that a rank was stopped for a while: its undo.json says until when.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import time
 
 from . import ending, environment, files, process, reap, values
 
-WATCHED = (signal.SIGCHLD, signal.SIGTERM)
-IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGUSR1, signal.SIGUSR2)
+WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGUSR2)
 
 FOREVER = 3600.0
 """Seconds between two looks when there is nothing to look for: signals wake us."""
@@ -105,6 +105,8 @@ class Supervisor:
         self._confirm_by: float | None = None
         """`time.monotonic()` at which it must be sure that the other hosts were started as well."""
         self._called_off = False
+        self._resume_at: float | None = None
+        """`time.monotonic()` at which a rank is to go on that was stopped."""
         self._default_grace = values.number(spec.get("stop_grace_seconds"), 30.0)
         self._tree = reap.Tree(attempt_dir, self._env, os.getpid())
         self._launcher = (0, 0)
@@ -189,6 +191,7 @@ class Supervisor:
         """Wait for the end, end what is left, and record it. A stop that was asked for before us counts."""
         if os.path.exists(self._path("stop.json")):
             self._begin_stop()
+        self._resume_stopped()
         self._wait_for_launcher()
         self._end_leftovers()
         self._record_end()
@@ -267,18 +270,40 @@ class Supervisor:
             reap.send(self._tree.members(), signal.SIGCONT)  # a stopped rank could not act on it
         self._told = True
 
+    def _resume_stopped(self) -> None:
+        """Let ranks go on that were stopped until now, and find out when the next one is to."""
+        self._resume_at = None
+        for rank in self._ranks:
+            path = self._path(f"rank{rank}", "undo.json")
+            at = (files.read_json(path) or {}).get("at")
+            if not isinstance(at, (int, float)):
+                continue
+            if at > time.monotonic():
+                self._resume_at = at if self._resume_at is None else min(at, self._resume_at)
+                continue
+            identity = reap.read_identity(self._path(f"rank{rank}", "rank.json"))
+            reap.send({} if identity is None else dict([identity]), signal.SIGCONT)
+            self._add_event("signal", f"SIGCONT to rank {rank}: it was stopped until now")
+            try:
+                os.unlink(path)
+            except OSError:
+                pass  # somebody else has just done so
+
     def _shorten_grace(self, seconds: float) -> None:
         kill_at = time.monotonic() + seconds
         self._kill_at = kill_at if self._kill_at is None else min(self._kill_at, kill_at)
 
     def _pause(self, seconds: float) -> None:
         """Sleep until a signal comes, one of our times has come or is up, and act on what came."""
-        for until in (self._kill_at, self._confirm_by):
+        for until in (self._kill_at, self._confirm_by, self._resume_at):
             if until is not None:
                 seconds = min(seconds, max(0.0, until - time.monotonic()))
         got = signal.sigtimedwait(WATCHED, seconds)
-        if got is not None and got.si_signo == signal.SIGTERM:
+        number = 0 if got is None else got.si_signo
+        if number == signal.SIGTERM:
             self._begin_stop()
+        if number == signal.SIGUSR1 or (self._resume_at and self._resume_at <= time.monotonic()):
+            self._resume_stopped()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -306,11 +331,7 @@ class Supervisor:
         reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
         end = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
         name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
-        event = {"time": time.time(), "name": name, "actor": "supervisor", "text": reason}
-        try:
-            files.append_json_line(self._path("events.jsonl"), event)
-        except OSError:
-            pass  # a full disk; exit.json says the same, later
+        self._add_event(name, reason)
         while True:
             try:
                 files.write_json_in_reserve(self._path("exit.json"), end)
@@ -320,6 +341,13 @@ class Supervisor:
                     raise
             time.sleep(RETRY_SECONDS)
         files.drop_reserve(self._path("stop.json"))
+
+    def _add_event(self, name: str, text: str) -> None:
+        event = {"time": time.time(), "name": name, "actor": "supervisor", "text": text}
+        try:
+            files.append_json_line(self._path("events.jsonl"), event)
+        except OSError:
+            pass  # a full disk; of an end, exit.json says the same, later
 
     def _remove_secrets(self) -> None:
         for name in os.listdir(self._dir):
