@@ -39,7 +39,7 @@ async def evidence(services: Services, viewer: Viewer, params: EvidenceOf) -> Re
     found = await in_thread(inquiry.evidence, attempt, known, status.gpus, stalled.allowed)
     stalled.hold(rank.rank for rank in found.ranks if rank.gil_free is False)
     alarm = stalled.alarm
-    if alarm is not None:  # what it rests on is in the attempt's folder, and there is one line for all of this
+    if alarm is not None:  # what it rests on is in the attempt's folder; all of this is one line
         alarm = dataclasses.replace(alarm, ranks=(), evidence=())
     return {"evidence": wire.to_json(found), "alarm": None if alarm is None else wire.to_json(alarm)}
 

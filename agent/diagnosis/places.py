@@ -7,6 +7,12 @@ from typing import Optional, Sequence, Tuple
 
 from .evidence import Frame, Rank
 
+OTHERS = re.compile(
+    r"/(site|dist)-packages/|/lib/python\d[\d.]*/|\A<|/attempts/\d+/rank\.py\Z"
+    r"|/code/[0-9a-f]{64}/trainer/(?!tasks/)"
+)
+"""Files that are not the user's own code: packages, Python's, and ours."""
+
 COLLECTIVE = re.compile(
     r"/torch/distributed/(distributed_c10d|_functional_collectives|nn/functional|rendezvous)\.py\Z"
     r"|/horovod/torch/mpi_ops\.py\Z|/deepspeed/comm/"

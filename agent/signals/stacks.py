@@ -11,6 +11,7 @@ import re
 import time
 from typing import Dict, List, Optional, Tuple
 
+from ..diagnosis import places
 from ..diagnosis.evidence import Frame, Thread
 
 SIGNAL = 62
@@ -34,11 +35,6 @@ MAX_SOURCE = 160
 
 THREAD = re.compile(r"(?:Current thread|Thread) 0x([0-9a-f]+)(?: \[(.{0,64})\])? \(most recent call first\):")
 FRAME = re.compile(r'  File "(.{1,4096})", line (\d{1,9}) in (.{1,500})')
-OTHERS = re.compile(
-    r"/(site|dist)-packages/|/lib/python\d[\d.]*/|\A<|/attempts/\d+/rank\.py\Z"
-    r"|/code/[0-9a-f]{64}/trainer/(?!tasks/)"
-)
-"""Files that are not the user's own code: packages, Python's, and ours."""
 
 
 def catches(pid: int) -> bool:
@@ -118,7 +114,7 @@ def parse(text: str, main: Optional[int], cwd: str = "") -> Tuple[Thread, ...]:
 
 
 def _frame(file: str, line: int, function: str, cwd: str, lines: Dict[str, List[str]]) -> Frame:
-    own = OTHERS.search(file) is None
+    own = places.OTHERS.search(file) is None
     source = ""
     if own:
         path = os.path.join(cwd, file)

@@ -55,6 +55,7 @@ def build() -> Parser:
         check,
         control,
         demo,
+        diagnose,
         env,
         export,
         forward,
@@ -64,6 +65,7 @@ def build() -> Parser:
         logs,
         profiles,
         shell,
+        signal,
         status,
         strategies,
     )
@@ -90,7 +92,9 @@ def build() -> Parser:
         launch,
         status,
         logs,
+        diagnose,
         control,
+        signal,
         get,
         export,
         shell,
@@ -177,6 +181,11 @@ def add_force(command: argparse.ArgumentParser) -> None:
         type=_reason,
         help="start although a check says that it will not work; the reason is recorded with the run",
     )
+
+
+def add_yes(command: argparse.ArgumentParser) -> None:
+    """Add `--yes`, which answers what would be asked on a terminal."""
+    command.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def _reason(text: str) -> str:

@@ -86,6 +86,17 @@ def resolve_again(run: str, sources: Mapping[str, str], host_ids: Collection[str
     return resolve(sources)
 
 
+def known_here(run: str) -> Values:
+    """The secrets that a run was launched with from here and that are still to be found, to be left out."""
+    values = Values()
+    for name, source in _remembered(run)[0].items():
+        try:
+            values.update(resolve({name: source}))
+        except UsageError:
+            continue
+    return values
+
+
 def _remembered(run: str) -> tuple[dict[str, str], set[str]]:
     """The sources of a run's secrets, and the hosts that it was launched on; none when that is not known."""
     try:

@@ -39,7 +39,7 @@ def members(run: RunView, sessions: Sequence[Session]) -> list[Member]:
     if not nodes:
         view, _ = run.parts[0]
         nodes = (wire.Node(view.name, view.host_id, "", ""),)
-    return [_member(run.id, node, sessions) for node in nodes]
+    return [member_of(run.id, node, sessions) for node in nodes]
 
 
 def leftovers(run: RunView, sessions: Sequence[Session]) -> list[Session]:
@@ -47,7 +47,8 @@ def leftovers(run: RunView, sessions: Sequence[Session]) -> list[Session]:
     return [session for session in sessions if session.live and session.name in run.leftovers]
 
 
-def _member(run: str, node: wire.Node, sessions: Sequence[Session]) -> Member:
+def member_of(run: str, node: wire.Node, sessions: Sequence[Session]) -> Member:
+    """The host that a run calls `node`, and whether it can be asked."""
     same = [session for session in sessions if node.host_id and session.view.host_id == node.host_id]
     same += [session for session in sessions if session.name == node.name and session not in same]
     session = min(same, key=lambda session: not session.live, default=None)

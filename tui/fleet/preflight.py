@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from typing import Any
 
 from agent import wire
 
-from . import check_facts, findings_gpu, findings_group, findings_limits, network
-from .check_facts import Clock
+from . import check_facts, clocks, findings_gpu, findings_group, findings_limits, network
+from .clocks import PINGS
 from .compare import Plan
 from .errors import EncampError, HostError
 from .findings import BLOCKER, LEVELS, WARNING, Finding, Subject, Wanted
@@ -27,9 +26,6 @@ from .session import Session
 
 CHECK_SECONDS = 150.0
 """How long a host may take: its Pythons are asked for torch, which may be slow the first time."""
-
-PINGS = 5
-"""The fastest of so many counts: what delays one is in the way once, not each time."""
 
 Progress = Callable[[str], None]
 """Is told in a few words what takes its time now."""
@@ -158,7 +154,7 @@ def _line(text: str) -> str:
 
 
 async def _ask(session: Session, wanted: Wanted, *, pythons: bool = True, pings: int = PINGS) -> Subject:
-    clock = asyncio.ensure_future(_clock(session, pings))
+    clock = asyncio.ensure_future(clocks.against_ours(session, pings))
     try:
         reply = await session.request("check", {"pythons": pythons}, timeout=CHECK_SECONDS)
         facts = check_facts.read(reply)
@@ -168,23 +164,6 @@ async def _ask(session: Session, wanted: Wanted, *, pythons: bool = True, pings:
         await asyncio.wait([clock])
     hello = session.view.hello
     return Subject(session.name, facts, clock.result(), wanted, host_id=hello.host_id if hello else "")
-
-
-async def _clock(session: Session, pings: int) -> Clock | None:
-    """The host's clock against ours, by the fastest of some round trips; None when it does not say."""
-    best: Clock | None = None
-    for _ in range(pings):
-        sent_wall, sent = time.time(), time.monotonic()
-        try:
-            theirs = (await session.request("ping", {})).get("time")
-        except EncampError:
-            break
-        trip = time.monotonic() - sent
-        if not isinstance(theirs, float) or not math.isfinite(theirs):
-            break
-        if best is None or trip < best.round_trip:
-            best = Clock(theirs - (sent_wall + trip / 2), trip)
-    return best
 
 
 def _matrix_json(matrix: Matrix) -> dict[str, Any]:
