@@ -51,6 +51,8 @@ def load(strategy: str, device: torch.device) -> Any:
     module = importlib.import_module("deepspeed")
     # It calls what newer versions of torch have under another name, at every step of every rank.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
+    # Those that it has not tested are told apart in `refuse_optimizer`.
+    module.utils.logger.addFilter(lambda record: "untested optimizer" not in record.getMessage())
     if device.type == "cpu":
         # Its operator for shared memory would be compiled, by all ranks at once, with a compiler that may be
         # missing. Only inference uses it: in training all messages are torch's.

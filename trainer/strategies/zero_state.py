@@ -99,7 +99,10 @@ class Records:
             self._set_weights(parameter, self._share(name, model[name] if mine else None))
             for kind in kinds if id(parameter) in self._partition else ():
                 values = self._share(name, entry[kind] if mine else None)
-                self._utils.safe_set_full_optimizer_state(parameter, values, kind)
+                if self._whole:
+                    self._utils.safe_set_full_optimizer_state(parameter, values, kind)
+                else:
+                    self._utils.safe_set_local_optimizer_state(parameter, self._own(parameter, values), kind)
         self._set_scalars(moments, kinds)
         # Parameters are missing in it, and those whose weights are elsewhere look empty now.
         self._model.load_state_dict({name: model[name] for name in self._others()}, strict=False)
@@ -123,14 +126,24 @@ class Records:
             return parameter.detach().to("cpu", copy=True) if wanted else None
 
     def _set_weights(self, parameter: Any, value: Any) -> None:
-        with torch.no_grad():
-            if self._whole:
-                parameter.copy_(value)
-            else:
-                with self._gathered([parameter], modifier_rank=0):
-                    parameter.copy_(value)
-        if id(parameter) in self._partition:
-            self._utils.safe_set_full_fp32_param(parameter, value)
+        trained = id(parameter) in self._partition
+        if self._whole:
+            parameter.detach().copy_(value)
+            if trained:
+                self._utils.safe_set_full_fp32_param(parameter, value)
+            return
+        with self._gathered([parameter], modifier_rank=0):
+            parameter.detach().copy_(value)
+        if trained:
+            self._utils.safe_set_local_fp32_param(parameter, self._own(parameter, value))
+
+    def _own(self, parameter: Any, value: Any) -> Any:
+        """This rank's part of `value`, as long as everybody's: zeros follow where the numbers end."""
+        size = parameter.ds_tensor.numel()
+        part = torch.zeros(size, device=value.device)
+        numbers = value.flatten()[self._world.rank * size : (self._world.rank + 1) * size]
+        part[: len(numbers)] = numbers
+        return part
 
     def _link(self) -> None:
         """See that the optimizer has its state, and that DeepSpeed finds it."""
