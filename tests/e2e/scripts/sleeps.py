@@ -8,6 +8,7 @@ Under `sleep` it goes on when the file `go` appears in its home folder.
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,7 @@ def load(step):
             raise ValueError(f"no sample {step}")
         if what == "exit":
             os._exit(3)
-        while not os.path.exists(os.path.expanduser("~/go")):
+        while not (Path.home() / "go").exists():
             time.sleep(0.1)
 
 
