@@ -22,6 +22,7 @@ from profiles import library, schema
 
 from . import demo_run
 from .demo_run import DemoRun
+from .fleet import drill as drilling
 from .fleet import paths, run_watch, runs, status
 from .fleet.errors import EncampError
 from .fleet.fleet import Fleet
@@ -37,6 +38,9 @@ CONNECT_SECONDS = 120.0
 
 STOP_GRACE_SECONDS = 3.0
 """How long the ranks may take to leave when the demo ends."""
+
+DRILL_STEPS = 1_000_000
+"""The run lasts as long as it is needed."""
 
 Say = Callable[[str], None]
 
@@ -70,9 +74,16 @@ class Clock:
 
 
 def run(
-    *, strategy: str, python: str, hosts: int, steps: int | None, headless: bool, say: Say
+    *,
+    strategy: str,
+    python: str,
+    hosts: int,
+    steps: int | None,
+    headless: bool,
+    drill: bool = False,
+    say: Say,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run the demo; returns the exit code, and with `headless` its result.
+    """Run the demo; returns the exit code, and with `headless` its result, with `drill` that of a drill.
 
     `python` is that of the ranks; empty: one that has what `strategy` needs. Raises EncampError.
     """
@@ -80,7 +91,7 @@ def run(
         raise EncampError("The demo needs Linux: its hosts run on this machine.", "Add a real host instead.")
     what = demo_run.plan(strategy, python)
     site.getuserbase()  # remembers where it is before HOME changes
-    work = _headless if headless else _with_app
+    work = _drill if drill else _headless if headless else _with_app
     with _own_folders():
         try:
             return asyncio.run(until_signal(work(what, hosts, steps, say)))
@@ -107,6 +118,16 @@ async def _headless(
         if view.info.state != "finished":
             say((failure := await run_watch.failure(session, view)).message + "\n" + failure.tail)
     return 0 if view.info.state == "finished" else 1, result
+
+
+async def _drill(what: DemoRun, hosts: int, steps: int | None, say: Say) -> tuple[int, dict[str, Any] | None]:
+    def tell(at: float | None, text: str) -> None:
+        say(text if at is None else f"{at:5.1f} s  {text}")
+
+    async with _launched(what, hosts, DRILL_STEPS if steps is None else steps, say) as (fleet, _, run_id, _):
+        outcome = await drilling.drill(fleet.store, fleet.sessions(), run_id, "demo", say=tell)
+        say("ending the demo")
+    return 0 if outcome.good else 1, drilling.document(outcome)
 
 
 async def _with_app(

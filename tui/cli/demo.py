@@ -25,6 +25,7 @@ def register(commands: Commands) -> None:
         examples=[
             "encamp demo",
             "encamp demo --strategy fsdp --hosts 4",
+            "encamp demo --drill",
             "encamp demo --headless --strategy pp --steps 20 --json",
             "encamp demo --strategy tf-mirrored --python ~/tf/bin/python",
         ],
@@ -43,6 +44,9 @@ def register(commands: Commands) -> None:
         "--steps", type=parser.whole, metavar="N", help="how long to train; default: the profile's"
     )
     demo_parser.add_argument(
+        "--drill", action="store_true", help="without the app: stop a rank, and see how fast it is named"
+    )
+    demo_parser.add_argument(
         "--headless", action="store_true", help="without the app: train to the end and report"
     )
 
@@ -56,16 +60,18 @@ def demo(args: argparse.Namespace) -> int:
         raise UsageError(f"--hosts {args.hosts} is not possible.", f"It is a number from 1 to {MOST_HOSTS}.")
     if args.steps == 0:
         raise UsageError("--steps 0 is not possible.", "It is a number of at least 1.")
-    if args.json and not args.headless:
-        raise UsageError("--json is for --headless.", "The app has no result to print.")
-    if not args.headless and not is_terminal():
+    headless = args.headless or args.drill
+    if args.json and not headless:
+        raise UsageError("--json is for --headless and --drill.", "The app has no result to print.")
+    if not headless and not is_terminal():
         raise UsageError("The demo's app needs a terminal.", "Without one: encamp demo --headless")
     code, result = demonstration.run(
         strategy=args.strategy,
         python=args.python,
         hosts=args.hosts,
         steps=args.steps,
-        headless=args.headless,
+        headless=headless,
+        drill=args.drill,
         say=output.note,
     )
     if result is None:
@@ -73,6 +79,8 @@ def demo(args: argparse.Namespace) -> int:
     if args.json:
         output.print_json(result)
         return code
+    if args.drill:
+        return code  # all of it was said as it happened
     run = result["run"]
     print(f"{run['id']}: {run['state']} after {result['seconds']['total']:.1f} s")
     rows = [

@@ -19,17 +19,27 @@ from .output import clean
 
 def prompts(*, accept_new_host_key: bool) -> Prompts:
     """Who answers for this process: the user when there is a terminal, else nobody."""
-    if sys.stdin.isatty() and sys.stderr.isatty():
+    if is_terminal():
         return TerminalPrompts(accept_new_host_key=accept_new_host_key)
     return NoPrompts(accept_new_host_key=accept_new_host_key)
 
 
 async def agree_to_size(error: ProjectTooLarge) -> bool:
     """Whether the user wants to send a large project all the same; without a terminal nobody does."""
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if not is_terminal():
         return False
     sys.stderr.write(f"{clean(error.message)}\n")
     return (await _ask("Send it all the same? (yes/no) ", echo=True)).strip().lower() == "yes"
+
+
+async def confirmed(question: str, answer: str) -> bool:
+    """Whether the user types `answer`, and nothing else, to a question on the terminal that there is."""
+    return (await _ask(clean(question), echo=True)).strip().lower() == answer
+
+
+def is_terminal() -> bool:
+    """Whether somebody can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 class TerminalPrompts:
