@@ -110,7 +110,7 @@ def test_dp_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     ("options", "said"),
     [
         (("--strategy", "fsdpp"), "no such strategy; did you mean fsdp"),
-        (("--strategy", "zzz"), "no such strategy; there are ddp, fsdp, hsdp, tp, "),
+        (("--strategy", "zzz"), "no such strategy; there are ddp, fsdp, hsdp, zero1, zero2, zero3, tp, "),
         (
             ("--strategy", "ddp", "--reshard-after-forward", "no"),
             "--reshard-after-forward means nothing under --strategy ddp, only under fsdp, hsdp, fsdp+tp",
