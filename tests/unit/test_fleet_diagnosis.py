@@ -282,7 +282,7 @@ def test_tracebacks_are_without_launchers_and_each_only_once(capsys: pytest.Capt
     assert shown.count("no sample 8") == 3 and shown.count('"/work/train.py", line 7') == 1
     assert "the same on ranks 1, 2" in shown
     assert (
-        "rank 3 on b: exit 1, RuntimeError: Connection closed by peer [10.0.0.1]:4  (a consequence)" in shown
+        "rank 3 on b (a consequence): exit 1, RuntimeError: Connection closed by peer [10.0.0.1]:4" in shown
     )
 
 

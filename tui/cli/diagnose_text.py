@@ -12,7 +12,7 @@ from agent.diagnosis.verdict import Diagnosis, Finding, RankPart
 
 from .. import formatting as fmt
 from ..fleet.diagnosis import Report
-from ..fleet.tracebacks import Failure, folded
+from ..fleet.tracebacks import BOILERPLATE, Failure, folded
 from . import output
 
 BRIGHT, DIM, PLAIN = "\x1b[1m", "\x1b[2m", "\x1b[0m"
@@ -22,6 +22,9 @@ MAX_FRAMES = 30
 
 MAX_RANKS = 64
 """In the table; those that are to blame come first."""
+
+MAX_WORDS = 120
+"""Characters of an error's message, where it is one of several."""
 
 CULPRITS = 3
 """Whose stacks are shown."""
@@ -34,7 +37,8 @@ def show(report: Report, words: tuple[str, str]) -> None:
     say(f"{report.run}   attempt {report.attempt}   {mark.glyph} {mark.word}")
     say()
     say(f"{found.verdict}: {found.sentence}", bright=True)
-    say(_since(found, report))
+    if since := _since(found, report):
+        say(since)
     if found.evidence and not report.failed:
         say()
         rows = [(_who(finding), finding.signal, finding.text) for finding in found.evidence]
@@ -64,7 +68,7 @@ def say(text: str = "", *, bright: bool = False, dim: bool = False) -> None:
 
 
 def _since(found: Diagnosis, report: Report) -> str:
-    words = [f"{fmt.percent(100 * found.confidence)} sure"] if found.confidence else []
+    words = [] if found.verdict == "healthy" else [f"{fmt.percent(100 * found.confidence)} sure"]
     if found.since_seconds >= 1:
         span = fmt.duration(found.since_seconds)
         words.insert(0, f"{span} ago" if report.failed else f"for {span}")
@@ -94,11 +98,11 @@ def _show_failures(report: Report) -> None:
     if also:
         say(f"  the same on {also}")
     for failure in failures[1:]:
-        say(f"{_ranks(failure)}: {_end(failure.ranks[0])}{_last(failure)}{_mark(report, failure)}")
+        say(f"{_ranks(failure)}{_mark(report, failure)}: {_end(failure.ranks[0])}{_last(failure)}")
 
 
 def _mark(report: Report, failure: Failure) -> str:
-    return "  (a consequence)" if all(map(report.consequence, failure.ranks)) else ""
+    return " (a consequence)" if all(map(report.consequence, failure.ranks)) else ""
 
 
 def _last(failure: Failure) -> str:
@@ -108,7 +112,8 @@ def _last(failure: Failure) -> str:
 
 
 def _end(rank: Rank) -> str:
-    said = f"{rank.error_type}: {rank.error_message}".strip(": ").split("\n")[0][:200]
+    said = f"{rank.error_type}: {rank.error_message}".strip(": ").split("\n")[0]
+    said = fmt.clip(said, MAX_WORDS)
     code = "lost" if rank.exit_code is None else fmt.exit_words(rank.exit_code)
     return f"{code}, {said}" if said else code
 
@@ -142,18 +147,22 @@ def _show_table(report: Report) -> None:
     known = {rank.rank: rank for rank in report.evidence.ranks}
     blamed = set(found.culprits)
     parts = sorted(found.ranks, key=lambda rank: rank.rank not in blamed)
-    rows = [_row(part, known[part.rank], part.rank in blamed) for part in parts[:MAX_RANKS]]
+    stopped = report.state in ("stopped", "stopping")
+    rows = [
+        _row(part, known[part.rank], blamed=part.rank in blamed, stopped=stopped)
+        for part in parts[:MAX_RANKS]
+    ]
     output.print_table(("", "RANK", "HOST", "STEP", "STATE", "COLLECTIVE", "WHERE"), rows, right=(1, 3))
     if len(parts) > MAX_RANKS:
         say(f"and {len(parts) - MAX_RANKS} more: --json has all")
 
 
-def _row(part: RankPart, rank: Rank, blamed: bool) -> Sequence[str]:
+def _row(part: RankPart, rank: Rank, *, blamed: bool, stopped: bool) -> Sequence[str]:
     position = part.collective
     if rank.state == "running" and part.process_state:
         state = fmt.PROCESS_WORDS.get(part.process_state, part.process_state)
     else:
-        state = fmt.rank_mark(rank.state, rank.exit_code).word
+        state = fmt.rank_mark(rank.state, rank.exit_code, stopped=stopped).word
     frame = places.user_frame(part.stack) or (part.stack[0] if part.stack else None)
     where = places.spot(frame)
     if not where and frame is not None:
@@ -177,10 +186,11 @@ def _show_stack(rank: RankPart) -> None:
     say()
     host = f" on {rank.host}" if rank.host else ""
     say(f"rank {rank.rank}{host}, the innermost call first; > is your own code")
-    for frame in rank.stack[:MAX_FRAMES]:
+    frames = [frame for frame in rank.stack if not BOILERPLATE.search(frame.file)]
+    for frame in frames[:MAX_FRAMES]:
         _show_frame(frame)
-    if len(rank.stack) > MAX_FRAMES:
-        say(f"    and {len(rank.stack) - MAX_FRAMES} more", dim=True)
+    if len(frames) > MAX_FRAMES:
+        say(f"    and {len(frames) - MAX_FRAMES} more", dim=True)
 
 
 def _show_frame(frame: Frame) -> None:
