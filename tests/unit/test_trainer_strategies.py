@@ -394,7 +394,7 @@ def keep(rank: int, folder: Path, strategy: str, local: int) -> tuple[list[int],
         checkpoints.check(built)
     except UsageError as error:
         return sorted(built.replica_ranks), str(error)
-    checkpoints.save(built, Position(step=2, samples=2, seed=0, dataset_length=53))
+    checkpoints.save(built, Position(step=2, samples=2, seed=0, dataset_length=53), background=False).result()
     return sorted(built.replica_ranks), ""
 
 
