@@ -59,7 +59,8 @@ COMMANDS = sorted(leaves(parser.build()))
 def test_all_commands_are_there() -> None:
     assert {" ".join(words) for words in COMMANDS} >= {
         "demo", "hosts add", "hosts forget-key", "hosts list", "hosts remove", "hosts rename", "launch",
-        "logs", "profiles check", "profiles list", "profiles new", "profiles show", "restart", "status", "stop", "wait",
+        "logs", "profiles check", "profiles list", "profiles new", "profiles show", "restart", "status",
+        "stop", "wait",
     }  # fmt: skip
 
 

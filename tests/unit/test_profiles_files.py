@@ -113,7 +113,8 @@ def test_an_unknown_name_is_told_with_the_nearest() -> None:
         ProfileError, match=r"profile gpt-tny: no profile of this name; did you mean gpt-tiny\?"
     ):
         library.find("gpt-tny")
-    with pytest.raises(ProfileError, match=r"there are gpt, gpt-tiny, image-classifier, regression\. A file is named by its path"):
+    there = r"there are gpt, gpt-tiny, image-classifier, regression\. A file is named by its path"
+    with pytest.raises(ProfileError, match=there):
         library.find("zzz")
 
 
