@@ -42,6 +42,8 @@ class Host:
         self.evidence = evidence
         self.ahead = ahead
         self.files: dict[str, bytes] = {}
+        self.asked: dict[str, Any] = {}
+        self.ended = "failed"
         store.set_link(name, Link.LIVE)
         store.apply(
             name, wire.Hello(*wire.PROTOCOL, "1", "b", f"id-{name}", "boot", "h", "u", "/h", "3", 1, 0.0, 0.0)
@@ -67,13 +69,17 @@ class Host:
         if method == "ping":
             return {"time": time.time() + self.ahead}
         if method == "evidence":
-            assert params == {"run": "r-1", "attempt": 2}
+            self.asked = params
             if isinstance(self.evidence, Exception):
                 raise self.evidence
             return self.evidence(params) if callable(self.evidence) else self.evidence
         if method == "file_list":
             return self._list(params["path"])
+        if method == "run":
+            return {"attempts": [{"attempt": 1, "state": self.ended, "reason": "rank 0 failed"}]}
         if method == "file_read":
+            if params["path"] not in self.files:
+                raise RequestRefused("no-file", "there is no such file")
             data = self.files[params["path"]][params["offset"] :][: params["length"]]
             return {"data": wire.log_message("r-1", 1, "launcher", 0, data).data}
         raise RequestRefused("unknown-method", f"no {method}")
@@ -117,10 +123,10 @@ def pair(a: Answer, b: Answer, *, b_ahead: float = 0.0) -> tuple[Host, Host]:
     return Host(store, "a", a), Host(store, "b", b, b_ahead)
 
 
-def examined(*hosts: Host) -> Report:
+def examined(*hosts: Host, attempt: int | None = None) -> Report:
     run = hosts[0].store.find_run("r-1")
     assert run is not None
-    return asyncio.run(diagnosis.examine(run, hosts))  # type: ignore[arg-type]
+    return asyncio.run(diagnosis.examine(run, hosts, attempt))  # type: ignore[arg-type]
 
 
 HANGS = (told(rank(0), rank(1)), told(rank(2), rank(3, 11, OWN)))
@@ -240,6 +246,27 @@ def test_a_run_that_somebody_stopped_is_well_and_one_that_failed_is_not() -> Non
         host.tell("failed", "torchrun found no port")
     report = examined(*hosts)
     assert report.diagnosis.verdict == "unknown" and "torchrun found no port" in report.diagnosis.sentence
+
+
+def test_an_older_attempt_is_asked_of_the_hosts_that_it_was_on() -> None:
+    failed = over(0, 9.0, error_type="ValueError", error_message="no sample 8")
+    a, b = pair(told(attempt=1), told(failed, rank(1), attempt=1))
+    with pytest.raises(RequestRefused, match="no attempt 1"):
+        examined(a, b, attempt=1)
+    placement = {
+        "nodes": [dataclasses.asdict(NODES[1])], "node_rank": 0, "rendezvous_address": "10.0.0.2",
+        "rendezvous_port": 1, "rendezvous_id": "x",
+    }  # fmt: skip
+    spec = {"resolved": {"nproc_per_node": 1, "world_size": 1}, "placement": placement}
+    b.files["attempts/1/spec.json"] = json.dumps(spec).encode()
+    report = examined(a, b, attempt=1)
+    assert (a.asked, b.asked) == ({}, {"run": "r-1", "attempt": 1})
+    assert (report.attempt, report.state, report.reason) == (1, "failed", "rank 0 failed")
+    assert [(part.rank, part.host) for part in report.diagnosis.ranks] == [(0, "b")]
+    assert report.diagnosis.culprits == (0,)
+    b.files["attempts/1/spec.json"] = b'{"resolved": []}'
+    with pytest.raises(HostError, match="makes no sense"):
+        examined(a, b, attempt=1)
 
 
 # --- tracebacks ------------------------------------------------------------------------------------------
