@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, Optional
+from typing import Any, Callable, Dict, Iterator, List, Optional
 
 from . import control, gpu, prepare, secret_file, wire
 from .attempt import Attempt
@@ -21,6 +21,12 @@ LOOK_SECONDS = 0.05
 
 GPU_SECONDS = 30.0
 """How long a launch waits for the NVIDIA driver's first answer, to count the GPUs."""
+
+GPU_FREE_SECONDS = 20.0
+"""How long after the end of an attempt the memory of its GPUs may take to be free."""
+
+GPU_SLACK_BYTES = 1 << 30
+"""By so much more than before the attempt may be in use: other programs have their own life."""
 
 ABANDONED_BY = "encamp, as other hosts could not start"
 ABANDON_GRACE_SECONDS = 5.0
@@ -79,10 +85,15 @@ class Actions:
             return started
 
     async def restart(
-        self, run: str, actor: str, secrets: Optional[Dict[str, str]] = None, forced: str = ""
+        self,
+        run: str,
+        actor: str,
+        secrets: Optional[Dict[str, str]] = None,
+        forced: str = "",
+        resume_step: Optional[int] = None,
     ) -> Started:
         """Stop the current attempt if it lives, wait until it is gone, start the next. Raises RunError."""
-        order = control.next_order(self._home, run, actor, secrets, forced)
+        order = control.next_order(self._home, run, actor, secrets, forced, resume_step)
         secret_file.check(order.spec, order.secrets)  # before anything is stopped
         hardware = await self._hardware(order.spec)
         self._refuse_pending(order)
@@ -91,6 +102,7 @@ class Actions:
             if pending.called_off:
                 raise RunError("busy", f"{run} was stopped while it was to be restarted", "restart it again")
             pending.begins = True
+            await self._wait_for_memory(order)
             started: Started = await in_thread(control.launch, self._home, order, hardware)
             return started
 
@@ -99,6 +111,7 @@ class Actions:
         hardware = await self._hardware(order.spec)
         self._refuse_pending(order)
         with self._begin(order.spec.run, begins=True):
+            await self._wait_for_memory(order)
             _, started = await in_thread(prepare.prepare, self._home, order, hardware, lease=True)
             prepared: Started = started
             return prepared
@@ -160,6 +173,38 @@ class Actions:
     async def gpu_survey(self) -> Dict[str, Any]:
         """Processes on the GPUs and how these are joined, see `survey.read`; empty where nobody can tell."""
         return await self._gpus.survey()
+
+    async def _wait_for_memory(self, order: Order) -> None:
+        """Wait until what the attempt before had of GPU memory is free again.
+
+        Raises RunError `gpus-held`, which names who has it.
+        """
+        before = Attempt(self._home, order.spec.run, order.attempt - 1).spec().get("gpu_memory")
+        if not isinstance(before, dict) or order.forced:
+            return
+        held: List[int] = []
+
+        def free() -> bool:
+            held[:] = [
+                gpu.index
+                for gpu in self._gpus.status().gpus
+                if isinstance(before.get(str(gpu.index)), int)
+                and (gpu.memory_used_bytes or 0) > before[str(gpu.index)] + GPU_SLACK_BYTES
+            ]
+            return not held
+
+        if await eventually(free, GPU_FREE_SECONDS):
+            return
+        found = (await self.gpu_survey()).get("processes") or []
+        who = [
+            f"process {each['pid']} on GPU {each['gpu']}" for each in found if each.get("gpu") in held
+        ] or ["nobody who can be seen from here"]
+        raise RunError(
+            "gpus-held",
+            f"{GPU_FREE_SECONDS:g} s after the end of attempt {order.attempt - 1} the memory of GPU "
+            f"{', '.join(map(str, held))} is not free: {', '.join(who[:8])} has it",
+            "end what has it, or restart with --force and a reason",
+        )
 
     async def _hardware(self, spec: wire.LaunchSpec) -> Hardware:
         """What there is to run on. Raises RunError where that has to be known and nobody knows."""

@@ -36,7 +36,12 @@ def launch(home: str, order: Order, hardware: Hardware) -> Started:
 
 
 def next_order(
-    home: str, run: str, actor: str, secrets: Optional[Dict[str, str]] = None, forced: str = ""
+    home: str,
+    run: str,
+    actor: str,
+    secrets: Optional[Dict[str, str]] = None,
+    forced: str = "",
+    resume_step: Optional[int] = None,
 ) -> Order:
     """The next attempt of a run with the spec of its current one. Raises RunError.
 
@@ -51,7 +56,9 @@ def next_order(
         raise RunError(
             "bad-request", f"{run} runs on {len(placement.nodes)} hosts", "restart it on all of them at once"
         )
-    return Order(spec, actor, before.number + 1, secrets=secrets or {}, forced=forced)
+    return Order(
+        spec, actor, before.number + 1, secrets=secrets or {}, forced=forced, resume_step=resume_step
+    )
 
 
 def start(home: str, run: str, number: int) -> None:

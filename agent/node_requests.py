@@ -39,6 +39,7 @@ class Prepare:
     secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     forced: str = ""
     note: str = ""
+    resume_step: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +76,7 @@ async def prepare(services: Services, viewer: Viewer, params: Prepare) -> Result
         params.secrets,
         params.forced,
         params.note,
+        params.resume_step,
     )
     return as_result(await services.actions.prepare(order))
 

@@ -13,6 +13,7 @@ from typing import Dict, List
 
 from . import wire
 from .errors import RunError
+from .signals import sockets
 
 MAX_WORLD = 16384
 
@@ -48,7 +49,7 @@ def check(placement: wire.Placement, nproc: int) -> None:
     if count > 1 and placement.node_rank == 0 and not _can_listen(placement.rendezvous_port):
         raise RunError(
             "port-in-use",
-            f"port {placement.rendezvous_port} of this host is in use",
+            f"port {placement.rendezvous_port} of this host is in use{_by(placement.rendezvous_port)}",
             "launch again for another one, or see rendezvous_port in the profile",
         )
 
@@ -66,6 +67,11 @@ def _can_listen(port: int) -> bool:
             if error.errno in (errno.EADDRINUSE, errno.EACCES):
                 return False
     return True
+
+
+def _by(port: int) -> str:
+    who = sockets.listener(port)
+    return f" by {who}" if who else ""
 
 
 def torchrun_argv(placement: wire.Placement) -> List[str]:

@@ -15,7 +15,7 @@ import shutil
 import time
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
-from . import claims, files, paths, process, project, runs, secret_file, wire
+from . import claims, files, paths, process, project, reap, runs, secret_file, wire
 from . import launch as launching
 from .attempt import Attempt
 from .errors import RunError
@@ -38,6 +38,8 @@ class Order:
     """Why the GPUs are taken although another run holds them; empty when they are not."""
     note: str = ""
     """What else the event of its beginning says."""
+    resume_step: Optional[int] = None
+    """The trainer goes on from this checkpoint, and newer ones do not count any more; 0: from none."""
 
 
 class Hardware(NamedTuple):
@@ -85,6 +87,8 @@ def prepare(home: str, order: Order, hardware: Hardware, *, lease: bool) -> Tupl
     secret_file.check(order.spec, order.secrets)
     command = _resolve(home, order, hardware)
     run, forced = order.spec.run, order.forced.strip()[:MAX_FORCED]
+    if not forced:
+        _refuse_left(home, order)
     folder = paths.run_dir(home, run)
     staged = ""
     try:
@@ -101,7 +105,7 @@ def prepare(home: str, order: Order, hardware: Hardware, *, lease: bool) -> Tupl
                 claims.refuse_held(home, run, command.gpus)
             if staged:
                 os.rename(staged, folder)
-            attempt = _create(home, order, command, lease)
+            attempt = _create(home, order, command, hardware, lease)
     except OSError as error:
         raise _unwritable(error) from error
     finally:
@@ -117,10 +121,19 @@ def prepare(home: str, order: Order, hardware: Hardware, *, lease: bool) -> Tupl
 def _resolve(home: str, order: Order, hardware: Hardware, *, may_live: bool = False) -> launching.Command:
     """Work out what is to be executed, after what can be refused without asking an interpreter."""
     launching.check(order.spec)
+    if order.resume_step is not None and order.spec.target_kind != "task":
+        raise RunError(
+            "bad-spec",
+            f"only {order.spec.target} itself knows how to go on from step {order.resume_step}",
+            "restart it without --from, or launch it with the argument that it takes for that",
+        )
     _refuse_taken(home, order, may_live)
-    return launching.resolve(
+    command = launching.resolve(
         home, order.spec, order.attempt, order.placement, gpus=hardware.gpus, cores=hardware.cores
     )
+    if order.resume_step is not None:
+        command.env["ENCAMP_RESUME_STEP"] = str(order.resume_step)
+    return command
 
 
 def _refuse_taken(home: str, order: Order, may_live: bool = False) -> None:
@@ -137,6 +150,22 @@ def _refuse_taken(home: str, order: Order, may_live: bool = False) -> None:
     if found and found[-1] >= number:
         raise RunError(
             "exists", f"there is an attempt {found[-1]} of {run} on this host already", "restart the run"
+        )
+
+
+def _refuse_left(home: str, order: Order) -> None:
+    """Raise RunError `left-alive` while a process of the attempt before lives that nothing could end."""
+    before = Attempt(home, order.spec.run, order.attempt - 1)
+    env = before.resolved().get("env")
+    left = reap.Tree(before.dir, env).members() if isinstance(env, dict) else {}
+    if left:
+        pid = min(left)
+        where = process.wait_channel(pid)
+        raise RunError(
+            "left-alive",
+            f"process {pid} of attempt {before.number} cannot be ended"
+            + (f": it hangs in the kernel, in {where}" if where else ""),
+            "reboot the host, or wait until what it hangs in answers",
         )
 
 
@@ -163,14 +192,15 @@ def _stage(home: str, spec: wire.LaunchSpec) -> str:
     return staged
 
 
-def _create(home: str, order: Order, command: launching.Command, lease: bool) -> Attempt:
+def _create(home: str, order: Order, command: launching.Command, hardware: Hardware, lease: bool) -> Attempt:
     """`create`, or nothing is left. The caller has the lock. Raises OSError."""
     run, number = order.spec.run, order.attempt
+    used = {str(gpu.index): gpu.memory_used_bytes for gpu in hardware.gpus if gpu.index in command.gpus}
     try:
         return create(
             home, order.spec, number, command, lease=lease, secrets=order.secrets,
             placement=None if order.placement is None else wire.to_json(order.placement),
-            actor=order.actor[:MAX_ACTOR], forced=order.forced.strip()[:MAX_FORCED],
+            actor=order.actor[:MAX_ACTOR], forced=order.forced.strip()[:MAX_FORCED], gpu_memory=used,
         )  # fmt: skip
     except FileExistsError:
         raise
@@ -194,7 +224,7 @@ def create(
 ) -> Attempt:
     """Write an attempt, its spec as the last thing: with it the attempt is there. Raises OSError.
 
-    `more` is kept in spec.json beside the spec: `placement`, `actor`, `forced`.
+    `more` is kept in spec.json beside the spec: `placement`, `actor`, `forced`, `gpu_memory` (used before).
     """
     attempt = Attempt(home, spec.run, number)
     files.make_dirs(paths.attempts_dir(home, spec.run))
@@ -255,6 +285,8 @@ def _event(order: Order, command: launching.Command) -> Tuple[str, str, str]:
     """Name, actor and text of the event with which an attempt begins."""
     if order.attempt > 1:
         name, text = "restarted", f"attempt {order.attempt} follows attempt {order.attempt - 1}"
+        if order.resume_step is not None:
+            text += f", from step {order.resume_step}"
     else:
         name, text = "launched", f"{command.nproc_per_node} ranks with {command.launcher}"
     nodes = () if order.placement is None else order.placement.nodes

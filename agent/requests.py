@@ -7,6 +7,7 @@ import time
 from . import (
     blobs,
     check_requests,
+    checkpoint_requests,
     diagnosis_requests,
     env_requests,
     file_requests,
@@ -85,4 +86,5 @@ METHODS: Methods = {
     **env_requests.METHODS,
     **diagnosis_requests.METHODS,
     **signal_requests.METHODS,
+    **checkpoint_requests.METHODS,
 }

@@ -40,6 +40,7 @@ class Restart:
     actor: str
     secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     forced: str = ""
+    resume_step: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +74,11 @@ async def launch_run(services: Services, viewer: Viewer, params: Launch) -> Resu
 async def restart_run(services: Services, viewer: Viewer, params: Restart) -> Result:
     """Stop the current attempt if it lives, wait until it is gone, start the next one."""
     del viewer
-    return as_result(await services.actions.restart(params.run, params.actor, params.secrets, params.forced))
+    return as_result(
+        await services.actions.restart(
+            params.run, params.actor, params.secrets, params.forced, params.resume_step
+        )
+    )
 
 
 async def stop_run(services: Services, viewer: Viewer, params: Stop) -> Result:

@@ -23,7 +23,7 @@ import torch.distributed.checkpoint as dcp
 
 from . import saving
 from .errors import CheckpointError, UsageError
-from .folder import CheckpointFolder, Choice, Listing, Position, choose, refuse_foreign
+from .folder import CheckpointFolder, Choice, Listing, Position, choose, refuse_foreign, refuse_missing
 from .places import Places
 from .saving import Save, Saver
 from .strategies.base import Strategy
@@ -53,13 +53,17 @@ class Checkpoints:
                 "all hosts share"
             )
 
-    def newest(self) -> Position | None:
+    def newest(self, wanted: int | None = None) -> Position | None:
         """The newest complete checkpoint of any host, now on every host, or None.
 
-        Incomplete ones newer than it are named and ignored. Raises CheckpointError when a folder cannot be
-        read, when hosts hold different checkpoints of its step, and when those without it cannot get it.
+        With `wanted` that of this step, after newer ones were set aside; 0 is none. Incomplete ones newer
+        than it are named and ignored. Raises CheckpointError when a folder cannot be read, when none has
+        `wanted`, when hosts hold different checkpoints of its step, and when those without it cannot get it.
         """
         listings = self.places.leaders_do(self.folder.listing)
+        if wanted is not None:
+            refuse_missing(wanted, listings, self.folder.path)
+            listings = self.places.leaders_do(lambda: self.folder.go_back(wanted))
         choice = choose(listings, self.places.names)
         newest = choice.record.position.step if choice is not None else -1
         self._name_ignored(listings, newest)

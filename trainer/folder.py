@@ -3,6 +3,7 @@
     step-120/                what torch.distributed.checkpoint writes
     step-120/complete.json   comes last, in one piece: without it the checkpoint does not count
     step-120.partial/        one that is being fetched from another host
+    step-120.aside/          one that was newer than the one that somebody went back to: it does not count
 
 Nothing here knows torch or another rank.
 """
@@ -21,6 +22,7 @@ from .errors import CheckpointError
 
 MARKER = "complete.json"
 PARTIAL = ".partial"
+ASIDE = ".aside"
 NAME = re.compile(r"step-(0|[1-9][0-9]*)(\.partial)?\Z")
 
 
@@ -83,6 +85,27 @@ def choose(listings: Sequence[Listing], names: Sequence[str]) -> Choice | None:
     return Choice(record=record, holders=holders, lacking=lacking)
 
 
+def wanted_step(environment: Mapping[str, str]) -> int | None:
+    """The step that whoever restarts the run wants to go back to, by $ENCAMP_RESUME_STEP; None: the newest.
+
+    Raises CheckpointError when it is no number.
+    """
+    word = environment.get("ENCAMP_RESUME_STEP")
+    if word is None:
+        return None
+    if not (word.isascii() and word.isdigit()):
+        raise CheckpointError(f"ENCAMP_RESUME_STEP={word}: that is no step")
+    return int(word)
+
+
+def refuse_missing(step: int, listings: Sequence[Listing], path: Path) -> None:
+    """Raise CheckpointError unless one of the folders has the complete checkpoint of `step`, or it is 0."""
+    there = sorted({each for listing in listings for each in listing.complete})
+    if step and step not in there:
+        have = f"there are those of {', '.join(map(str, there))}" if there else "there is none"
+        raise CheckpointError(f"{path} has no complete checkpoint of step {step}: {have}")
+
+
 def refuse_foreign(record: Record, folder: CheckpointFolder, framework: str) -> None:
     """Raise CheckpointError when `framework` cannot read the checkpoint of `record`."""
     if record.framework == framework:
@@ -143,6 +166,15 @@ class CheckpointFolder:
         """Let the checkpoint that has come in take its place."""
         shutil.rmtree(self.of(step), ignore_errors=True)
         self.partial(step).replace(self.of(step))
+
+    def go_back(self, step: int) -> Listing:
+        """Set all that are newer than `step` aside: training goes another way from there on."""
+        for newer in self._steps():
+            if newer > step:
+                aside = self.path / f"step-{newer}{ASIDE}"
+                shutil.rmtree(aside, ignore_errors=True)
+                self.of(newer).replace(aside)
+        return self.listing()
 
     def remove(self, step: int) -> None:
         """Remove a checkpoint, as far as possible."""

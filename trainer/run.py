@@ -20,7 +20,7 @@ from .config import Config
 from .contract import Task, check_dataset
 from .data import Feed, HeldOut, worker_faults
 from .errors import UsageError
-from .folder import Position
+from .folder import Position, wanted_step
 from .loop import Loop, Parts
 from .progress import Progress
 from .stop import StopRequest
@@ -157,7 +157,9 @@ def _resume(
         folder, keep=cfg.keep_checkpoints, keep_every=cfg.keep_every, places=found, say=progress.say
     )
     checkpoints.check(strategy)
-    newest = checkpoints.newest()
+    wanted = wanted_step(os.environ)
+    _agree("ENCAMP_RESUME_STEP", str(wanted), world)
+    newest = checkpoints.newest(wanted)
     if newest is None:
         return checkpoints, start
     checkpoints.load(strategy, newest)

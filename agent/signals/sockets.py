@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import re
 import socket
 from typing import Dict, List, Set
+
+from .. import process
 
 MAX_LINES = 4096
 MAX_FDS = 4096
@@ -23,6 +26,21 @@ def unacknowledged(pid: int) -> List[str]:
             if queued and tries and fields[9] in own:
                 found.append(_address(fields[2], size))
     return found
+
+
+def listener(port: int) -> str:
+    """Who listens on a TCP port of this host, as `process 4123 (redis)`; empty where that cannot be seen."""
+    listening = {
+        fields[9]
+        for name in ("tcp", "tcp6")
+        for fields in _table(f"/proc/net/{name}")
+        if fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port
+    }
+    for pid in process.pids() if listening else ():
+        if listening & _inodes(pid):
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", errors="replace") as file:
+                return f"process {pid} ({file.read().strip()})"
+    return ""
 
 
 def _inodes(pid: int) -> Set[str]:

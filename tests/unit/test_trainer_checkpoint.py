@@ -149,3 +149,21 @@ def test_a_checkpoint_folder_that_is_a_file(train: Trainings, tmp_path: Path) ->
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="Not a directory"):
         train(*OPTIONS, "2", "--checkpoint-dir", str(tmp_path / "file"))
+
+
+def test_going_back_to_an_older_one_sets_newer_ones_aside(
+    train: Trainings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(*OPTIONS, "6", "--checkpoint-every", "2")
+    monkeypatch.setenv("ENCAMP_RESUME_STEP", "2")
+    assert list(train(*OPTIONS, "3", "--log-every", "1")) == [3]
+    assert names(train.checkpoints) == ["step-2", "step-3", "step-4.aside", "step-6.aside"]
+    monkeypatch.setenv("ENCAMP_RESUME_STEP", "0")
+    assert list(train(*OPTIONS, "2", "--log-every", "1")) == [1, 2]
+    monkeypatch.delenv("ENCAMP_RESUME_STEP")
+    assert list(train(*OPTIONS, "3", "--log-every", "1")) == [3]
+    before = names(train.checkpoints)
+    monkeypatch.setenv("ENCAMP_RESUME_STEP", "1")
+    with pytest.raises(CheckpointError, match="no complete checkpoint of step 1: there are those of 2, 3"):
+        train(*OPTIONS, "4")
+    assert names(train.checkpoints) == before, "and nothing was changed"

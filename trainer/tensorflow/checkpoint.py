@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from ..errors import CheckpointError
-from ..folder import CheckpointFolder, Position, Record, choose, refuse_foreign
+from ..folder import CheckpointFolder, Position, Record, choose, refuse_foreign, refuse_missing
 
 STATE = "state.npz"
 FRAMEWORK = "tensorflow"
@@ -63,13 +63,17 @@ class Checkpoints:
         self.keep_every = keep_every
         self.say = say
 
-    def newest(self) -> Position | None:
+    def newest(self, wanted: int | None = None) -> Position | None:
         """The newest complete checkpoint, or None. Incomplete ones newer than it are named and ignored.
 
-        Raises CheckpointError when the folder cannot be read or holds torch's.
+        With `wanted` that of this step, after newer ones were set aside; 0 is none. Raises CheckpointError
+        when the folder cannot be read, has not `wanted`, or holds torch's.
         """
         try:
             listing = self.folder.listing()
+            if wanted is not None:
+                refuse_missing(wanted, [listing], self.folder.path)
+                listing = self.folder.go_back(wanted)
         except OSError as error:
             raise CheckpointError(str(error)) from error
         for step in reversed(listing.incomplete):

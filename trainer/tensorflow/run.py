@@ -14,7 +14,7 @@ from ..batches import BatchPlan, Order
 from ..config import Config
 from ..contract import Task, check_dataset
 from ..errors import UsageError
-from ..folder import Position
+from ..folder import Position, wanted_step
 from ..member import Member
 from ..progress import Progress
 from ..stop import StopRequest
@@ -158,7 +158,7 @@ def _resume(
         progress.say("no checkpoints: neither --checkpoint-dir nor $ENCAMP_RUN_DIR says where to")
         return None, start, 0
     checkpoints = Checkpoints(folder, keep=cfg.keep_checkpoints, keep_every=cfg.keep_every, say=progress.say)
-    newest = checkpoints.newest()
+    newest = checkpoints.newest(wanted_step(os.environ))
     if newest is None:
         return checkpoints, start, 0
     updates = checkpoints.load(strategy.variables(), newest)
