@@ -24,14 +24,19 @@ PATIENCE = 3.0
 PAUSES = 64
 """So many pauses of a rank count as recent."""
 
-MIN_PAUSES = 3
-"""Before so many there is no rhythm."""
+MIN_PAUSES, MIN_STEPS = 3, 5
+"""Before so many pauses a rhythm is only a first idea, and before so many steps there is none."""
+
+EARLY_SECONDS = 8.0
+"""No rank is late earlier by a first idea of the rhythm."""
 
 AGAIN_SECONDS = 2.0
 """Between two looks at ranks that are late."""
 
 LONG_AGAIN_SECONDS = 10.0
-"""Between two looks when nothing new has come of several."""
+"""Between two looks when nothing new has come of `MANY_LOOKS`."""
+
+MANY_LOOKS = 12
 
 SURE = 0.9
 """A verdict that is less sure counts when the next look comes to the same."""
@@ -75,9 +80,14 @@ class Pulse:
     @property
     def allowed(self) -> float:
         """Seconds that it may go without a sign; 0 while it has no rhythm."""
-        if len(self._pauses) < MIN_PAUSES or self.sample is None:
+        sample = self.sample
+        if sample is None or not self._pauses:
             return 0.0
-        return max(MIN_SECONDS, PATIENCE * max(self._pauses), 4 * (self.sample.step_seconds or 0.0))
+        early = len(self._pauses) < MIN_PAUSES
+        if early and ((sample.step or 0) < MIN_STEPS or not sample.step_seconds):
+            return 0.0
+        least = EARLY_SECONDS if early else MIN_SECONDS
+        return max(least, PATIENCE * max(self._pauses), 4 * (sample.step_seconds or 0.0))
 
 
 class StallWatch:
@@ -111,7 +121,7 @@ class StallWatch:
 
     def due(self, now: float) -> bool:
         """Whether it is time to look at the ranks."""
-        pause = AGAIN_SECONDS if self._looks < 5 else LONG_AGAIN_SECONDS
+        pause = AGAIN_SECONDS if self._looks < MANY_LOOKS else LONG_AGAIN_SECONDS
         if self._looking or now - self._looked < pause:
             return False
         if self.alarm is not None or self.suspicious(now):

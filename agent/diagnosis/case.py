@@ -17,6 +17,9 @@ BUSY_SECONDS = 15.0
 PHASE_SECONDS = 600.0
 """How long it may be in a phase that is known to be long, or move about without a step."""
 
+WORKING_SHARE = 0.5
+"""Of a core: a rank and its children that together use more do something."""
+
 MOVED_BYTES = 64 * 1024
 """Bytes read and written in a look: less is no sign of work."""
 
@@ -63,16 +66,23 @@ class Case:
         numbers = {rank.rank for rank in culprits}
         return next((wait.collective for wait in self.waits if wait.others & numbers), "")
 
-    def busy(self, rank: Rank) -> bool:
-        """Whether it works, and may go on for now: it moves about, or is in a phase that takes long."""
+    def busy(self, rank: Rank, alone: bool = False) -> bool:
+        """Whether it works, and may go on for now: it moves about, or is in a phase that takes long.
+
+        `alone`: nobody waits for it, so that it may compute in one place for long.
+        """
         age = rank.step_age or 0.0
         stack = places.main_stack(rank)
         moves = bool(stack and rank.earlier and _place(stack) != _place(rank.earlier))
-        computes = (rank.main_cpu_share or 0.0) > places.IDLE_SHARE or (rank.cpu_share or 0.0) > 0.5
+        computes = (
+            (rank.main_cpu_share or 0.0) > places.IDLE_SHARE
+            or (rank.cpu_share or 0.0) > WORKING_SHARE
+            or sum(child.cpu_share or 0.0 for child in rank.children) > WORKING_SHARE
+        )
         transfers = (rank.io_bytes or 0) > MOVED_BYTES or rank.log_bytes > 0
         if places.phase(rank) and not places.in_lock(rank, stack) and not places.in_loader(stack):
             return age <= PHASE_SECONDS
-        if moves or transfers:
+        if moves or transfers or (alone and computes and not places.in_collective(stack)):
             return age <= PHASE_SECONDS
         return computes and age <= max(BUSY_SECONDS, 2 * self.allowed)
 

@@ -18,6 +18,9 @@ CONSEQUENCE = re.compile(
 
 MEMORY = re.compile(r"OutOfMemoryError|out of memory|MemoryError|DefaultCPUAllocator|Cannot allocate", re.I)
 
+WORKER = re.compile(r"DataLoader worker .{0,80}(killed|exited)", re.I)
+"""What torch says when a process that makes batches is gone."""
+
 SIGKILL, SIGTERM = -9, -15
 
 
@@ -34,6 +37,24 @@ def out_of_memory(rank: Rank, oom_kills: int) -> bool:
         return True
     killed = rank.state == "lost" or rank.exit_code in (SIGKILL, 128 - SIGKILL)
     return killed and oom_kills > 0
+
+
+def lost_worker(rank: Rank) -> bool:
+    """Whether it ended because a process that reads data for it did."""
+    return bool(WORKER.search(rank.error_message))
+
+
+def left_before(evidence: Evidence, failures: List[Rank]) -> List[Rank]:
+    """Ranks that ended with code 0 before `failures`, all of which are consequences of a lost peer."""
+    if not failures or not all(is_consequence(rank) for rank in failures):
+        return []
+    offsets = {host.name: host.clock_offset for host in evidence.hosts}
+
+    def at(rank: Rank) -> float:
+        return float("inf") if rank.ended is None else rank.ended - offsets.get(rank.host, 0.0)
+
+    first = min(map(at, failures))
+    return [r for r in evidence.ranks if r.state == "exited" and r.exit_code == 0 and at(r) <= first]
 
 
 def failed(evidence: Evidence) -> List[Rank]:

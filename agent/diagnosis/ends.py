@@ -32,6 +32,9 @@ def host_unreachable(case: Case) -> Optional[Diagnosis]:
 def ended(case: Case) -> Optional[Diagnosis]:
     """Ranks that are over: the first of them, when it should not be."""
     failures = crash.failed(case.evidence)
+    left = crash.left_before(case.evidence, failures)
+    if left:
+        return _left(case, left, failures)
     if failures:
         return _failure(case, failures)
     early = [rank for rank in case.evidence.ranks if rank.state == "exited"]
@@ -43,11 +46,25 @@ def ended(case: Case) -> Optional[Diagnosis]:
     return None
 
 
+def _left(case: Case, left: List[Rank], failures: List[Rank]) -> Diagnosis:
+    """Ranks that ended well, as they believe, and by that broke the others."""
+    findings = [seen(rank, "exit", f"ended with code {rank.exit_code}") for rank in left]
+    findings += [seen(rank, "exit", f"{_said(rank)}, a consequence") for rank in failures]
+    text = f"{named(left)} ended without an error before the others, which then failed: {_said(failures[0])}"
+    return verdict_on(case, "exited-early", left, 0.9, text, findings)
+
+
+def _said(rank: Rank) -> str:
+    """Its error in one line; without one how it ended."""
+    said = f"{rank.error_type}: {rank.error_message}".strip(": ").split("\n")[0][:300]
+    return said or _end_words(rank)
+
+
 def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
     first = failures[0]
     kills = case.hosts[first.host].oom_kills if first.host in case.hosts else 0
-    said = f"{first.error_type}: {first.error_message}".strip(": ").split("\n")[0][:300]
-    findings = [seen(first, "exit", said or _end_words(first))]
+    said = _said(first)
+    findings = [seen(first, "exit", said)]
     findings += [
         seen(rank, "exit", f"{_end_words(rank)}, a consequence")
         for rank in failures[1:]
@@ -62,20 +79,20 @@ def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
             "out-of-memory",
             [first],
             0.95,
-            f"{who} ran out of memory: {said or _end_words(first)}",
+            f"{who} ran out of memory: {said}",
             findings,
         )
+    if crash.lost_worker(first):
+        return verdict_on(case, "data-starved", [first], 0.95, f"{who} lost its data: {said}", findings)
     if first.state == "lost" or (first.exit_code is not None and first.exit_code < 0):
         return verdict_on(case, "dead", [first], 0.95, f"{who} {_end_words(first)}", findings)
-    return verdict_on(
-        case, "exited-early", [first], 0.95, f"{who} failed first: {said or _end_words(first)}", findings
-    )
+    return verdict_on(case, "exited-early", [first], 0.95, f"{who} failed first: {said}", findings)
 
 
 def _end_words(rank: Rank) -> str:
     code = rank.exit_code
     if code is None:
-        return "is gone without a word, as after SIGKILL"
+        return "is gone without a word, as after SIGKILL or os._exit"
     return f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import List, Optional
 
 from . import places, waiting
-from .case import Case, is_, named, numbers, seen, verdict_on
+from .case import PHASE_SECONDS, Case, is_, named, numbers, seen, verdict_on
 from .causes import cause
 from .evidence import Rank
 from .verdict import Diagnosis, Finding
@@ -161,19 +161,19 @@ def _power(rank: Rank) -> str:
 
 def alone(case: Case) -> Optional[Diagnosis]:
     """Nobody waits for another: each stalled rank has a cause of its own, or none that can be told."""
-    idle = [rank for rank in case.stalled if not case.busy(rank)]
+    idle = [rank for rank in case.stalled if not case.busy(rank, alone=True)]
     if not idle:
         return _working(case, case.stalled)
     causes = [(rank, cause(rank)) for rank in idle]
     surest = max((found for _, found in causes), key=lambda found: found.confidence)
-    if (
-        surest.verdict == "collective-missing"
-    ):  # they are elsewhere, but there is no collective they could miss
+    if surest.verdict == "collective-missing":  # elsewhere, but there is no collective that they could miss
         findings = [finding for _, found in causes for finding in found.findings]
-        where = f": {named([idle[0]])} {causes[0][1].words}"
-        return verdict_on(
-            case, "unknown", idle, 0.3, f"no progress for {case.since(idle):.0f} s{where}", findings
-        )
+        what = f"{named([idle[0]])} {causes[0][1].words}"
+        if not case.evidence.allowed_seconds and case.since(idle) <= PHASE_SECONDS:
+            text = f"nothing is known of the progress of this run yet; {what}"
+            return verdict_on(case, "healthy", [], 0.3, text, findings)
+        text = f"no progress for {case.since(idle):.0f} s: {what}"
+        return verdict_on(case, "unknown", idle, 0.3, text, findings)
     culprits = [rank for rank, found in causes if found.verdict == surest.verdict]
     text = f"{named(culprits)} {surest.words}"
     return verdict_on(case, surest.verdict, culprits, surest.confidence * 0.9, text, surest.findings)

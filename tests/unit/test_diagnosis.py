@@ -181,6 +181,37 @@ CASES: dict[str, tuple[Evidence, str, tuple[int, ...]]] = {
         "exited-early",
         (1,),
     ),
+    "left, and the others lost it": (
+        evidence(
+            Rank(
+                0,
+                "a",
+                "exited",
+                exit_code=1,
+                ended=99.5,
+                error_type="RuntimeError",
+                error_message="Connection closed by peer",
+            ),
+            Rank(1, "a", "exited", exit_code=0, ended=99.0),
+        ),
+        "exited-early",
+        (1,),
+    ),
+    "lost its worker": (
+        evidence(
+            waiting(0),
+            Rank(
+                1,
+                "a",
+                "exited",
+                exit_code=1,
+                error_type="RuntimeError",
+                error_message="DataLoader worker (pid 7) is killed by signal: Killed. ",
+            ),
+        ),
+        "data-starved",
+        (1,),
+    ),
     "raised first by the clocks of two hosts": (
         evidence(
             Rank(0, "a", "exited", exit_code=1, ended=100.0, error_type="ValueError", error_message="x"),
@@ -258,6 +289,13 @@ HEALTHY: dict[str, Evidence] = {
     "files": evidence(waiting(0), elsewhere(1, user("pack"), io_bytes=10_000_000)),
     "the start": evidence(waiting(0), SLEEPS, allowed=0.0),
     "over": evidence(Rank(0, "a", "exited", exit_code=0), Rank(1, "a", "exited", exit_code=0)),
+    "all compute in one place": evidence(
+        *(elsewhere(n, user("pack"), main_cpu_share=1.0, step_age=100.0) for n in range(2))
+    ),
+    "children that compute": evidence(
+        waiting(0), elsewhere(1, LOADER, user(), children=(Child(7, "python", "R", 1.0),))
+    ),
+    "nothing is known yet": evidence(without_record(elsewhere(0, user("wait"), step_age=100.0)), allowed=0.0),
     "not begun": evidence(Rank(0, "a", "starting"), Rank(1, "a", "starting")),
 }
 
