@@ -20,9 +20,10 @@ from textual.worker import Worker, WorkerState
 from profiles import library, schema
 from profiles.errors import ProfileError
 
-from . import acting, aside, commands, heap, run_facts, theme
+from . import acting, alerts, aside, commands, heap, meant, run_facts, theme
 from . import formatting as fmt
 from .actions import Action, Work
+from .examining import Examinations
 from .fleet.errors import EncampError, UsageError
 from .fleet.hosts import Host
 from .fleet.paths import config_dir
@@ -37,6 +38,7 @@ from .screens.add_host import AddHostScreen
 from .screens.base import BaseScreen
 from .screens.check import CheckScreen
 from .screens.confirm import ConfirmScreen
+from .screens.diagnosis import DiagnosisScreen
 from .screens.fleet import FleetScreen
 from .screens.going import GoingScreen
 from .screens.help import HelpScreen
@@ -45,6 +47,7 @@ from .screens.launch import LaunchScreen
 from .screens.logs import LogsScreen
 from .screens.run import RunScreen
 from .screens.runs import RunsScreen
+from .screens.timeline import TimelineScreen
 
 SETTLE_SECONDS = 2.0
 """When the first screen stands and nothing of the start is left to be thrown away."""
@@ -90,6 +93,8 @@ class EncampApp(App[None]):
         self.questions = Questions(self)
         self.reports: dict[tuple[str, ...], Report] = {}
         """The last check of each group of hosts that was checked, by their names."""
+        self.examinations = Examinations(self)
+        self._alerts = alerts.Alerts()
         fleet.prompts = self.questions
         self._start_run = start_run
         self.register_theme(theme.DARK)
@@ -112,10 +117,20 @@ class EncampApp(App[None]):
             self.push_screen(RunScreen(self._start_run))
         self.questions.go_on()
         self.set_timer(SETTLE_SECONDS, heap.settle)
+        self.set_interval(alerts.SECONDS, self._listen)
 
     def on_unmount(self) -> None:
         """Nobody is there to answer any more."""
         self.questions.close()
+
+    def _listen(self) -> None:
+        for alert in self._alerts.news(self.store):
+            alerts.announce(self, alert)
+
+    def write_sequence(self, code: str) -> None:
+        """Send the terminal an escape sequence that changes nothing on the screen."""
+        if self._driver is not None and not self.is_headless and code:
+            self._driver.write(code)
 
     @on(Questions.Next)
     def _next_question(self) -> None:
@@ -142,7 +157,7 @@ class EncampApp(App[None]):
 
     def show_run(self, text: str) -> None:
         """Show a run: `text` is its id and perhaps a rank to select. Raises UsageError."""
-        run, rank = self._run_and_rank(text)
+        run, rank = meant.run_and_rank(self, text)
         if isinstance(self.screen, RunScreen):
             if self.screen.run_id == run.id:
                 return
@@ -154,23 +169,28 @@ class EncampApp(App[None]):
 
         Raises UsageError.
         """
-        run, rank = self._run_and_rank(text)
+        run, rank = meant.run_and_rank(self, text)
         if rank is None and isinstance(self.screen, RunScreen) and self.screen.run_id == run.id:
             rank = self.screen.rank
         self.open_logs(run.id, min(run.ranks, default=run_facts.LAUNCHER) if rank is None else rank)
 
-    def _run_and_rank(self, text: str) -> tuple[RunView, int | None]:
-        words = text.split()
-        run = self.find_run(words[0] if words else "")
-        if len(words) < 2:
-            return run, None
-        if not words[1].isdecimal():
-            raise UsageError(f"{words[1]} is not the number of a rank.", "As in :logs RUN 3.")
-        return run, int(words[1])
-
     def open_logs(self, run_id: str, rank: int) -> None:
         """Show the log of a rank, or of the launcher, on the whole screen."""
         self.push_screen(LogsScreen(run_id, rank))
+
+    def diagnose(self, run_id: str) -> None:
+        """Show which rank holds a run up, or failed first. Raises UsageError."""
+        self._show_about(DiagnosisScreen, self.find_run(run_id))
+
+    def show_timeline(self, run_id: str) -> None:
+        """Show what happened to a run. Raises UsageError."""
+        self._show_about(TimelineScreen, self.find_run(run_id))
+
+    def _show_about(self, kind: type[DiagnosisScreen | TimelineScreen], run: RunView) -> None:
+        """Show a screen of that kind about a run, unless it is the one on top."""
+        screen = self.screen
+        if not isinstance(screen, kind) or screen.run_id != run.id:
+            self.push_screen(kind(run.id))
 
     def show_help(self) -> None:
         """Show the keys and commands that work here."""
@@ -194,13 +214,7 @@ class EncampApp(App[None]):
 
     def find_host(self, name: str) -> HostView:
         """The host of that name; without one, the host under the cursor. Raises UsageError."""
-        if not name and isinstance(self.screen, FleetScreen) and self.screen.host is not None:
-            return self.screen.host
-        host = self.store.hosts.get(name)
-        if host is None:
-            known = ", ".join(list(self.store.hosts)[:8]) or "none yet: :add adds one"
-            raise UsageError(f"There is no host {name!r}." if name else "Which host?", f"There is {known}.")
-        return host
+        return meant.host(self, name)
 
     def connect(self, name: str) -> None:
         """Connect to a host now. Raises UsageError."""
@@ -269,29 +283,7 @@ class EncampApp(App[None]):
 
     def find_run(self, run_id: str) -> RunView:
         """The run of that name or prefix; without one, the run shown here. Raises UsageError."""
-        run_id = run_id or self._current_run()
-        if not run_id:
-            raise UsageError("Which run?", "Name it: a unique prefix is enough.")
-        found = self.store.find_run(run_id)
-        if found is not None:
-            return found
-        begun = [run for run in self.store.runs() if run.id.startswith(run_id)]
-        if len(begun) == 1:
-            return begun[0]
-        if begun:
-            raise UsageError(f"{run_id} may be {', '.join(run.id for run in begun[:8])}.", "Type more of it.")
-        raise UsageError(f"No host knows a run {run_id}.", ":runs shows what there is.")
-
-    def _current_run(self) -> str:
-        for screen in reversed(self.screen_stack):
-            if isinstance(screen, (RunScreen, LogsScreen)):
-                return screen.run_id
-            if isinstance(screen, RunsScreen):
-                return screen.table.cursor or ""
-            if isinstance(screen, FleetScreen) and screen.host is not None:
-                facts = screen.table.facts(screen.host)
-                return facts.run.id if facts.run is not None else ""
-        return ""
+        return meant.run(self, run_id)
 
     @property
     def profiles_folder(self) -> Path:

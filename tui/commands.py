@@ -61,6 +61,14 @@ COMMANDS = (
     Command(
         "logs", "[RUN] [RANK]", "a rank's log, full screen", lambda app, text: app.show_logs(text), _runs
     ),
+    Command(
+        "diagnose",
+        "[RUN]",
+        "which rank holds a run up, or failed first",
+        lambda app, text: app.diagnose(text),
+        _runs,
+    ),
+    Command("timeline", "[RUN]", "what happened to a run", lambda app, text: app.show_timeline(text), _runs),
     Command("launch", "[PROFILE]", "start a run", lambda app, text: app.launch(text), _profiles, True),
     Command(
         "restart", "[RUN]", "stop a run, start it again", lambda app, text: app.restart(text), _runs, True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from agent import wire
 
+from . import diagnosis_facts
 from . import formatting as fmt
 from .fleet.store import STALE_SECONDS, HostView, Link, NodeView
 from .formatting import Mark
@@ -203,6 +204,9 @@ def state_words(host: HostView, facts: HostFacts, now: float) -> tuple[str, ...]
         ended = facts.run.info.ended if facts.run is not None else None
         if ended is not None:
             return (f"idle {fmt.span(time.time() + host.clock_offset - ended)}", "idle")
+    if mark.word == "stalled" and facts.run is not None:
+        who = diagnosis_facts.blamed_words(facts.run.info.reason)
+        return (f"stalled {who}", "stalled") if who else ("stalled",)
     return (mark.word,)
 
 

@@ -11,6 +11,7 @@ from agent import wire
 
 from . import formatting as fmt
 from . import training_facts
+from .examining import NOTHING, Examination
 from .fleet.run_watch import CONSEQUENCES
 from .fleet.store import HostView, Link, NodeView, RankView, RunView
 from .formatting import Mark
@@ -103,8 +104,30 @@ def pace(run: RunView) -> float | None:
     return max(known, default=None)
 
 
-def state_sentence(run: RunView, now: float) -> tuple[Mark, str, str, str]:
-    """(mark, how long, what happened or is going on, keys that make sense next). `now` is monotonic."""
+def quiet_seconds(run: RunView) -> float | None:
+    """For how long no rank has made a step, as far as is known."""
+    ages = []
+    for host, node in run.parts:
+        ours = time.time() + host.clock_offset
+        times = (rank.sample.step_time for rank in node.ranks.values())
+        ages += [max(0.0, ours - at) for at in times if at is not None]
+    return min(ages, default=None)
+
+
+def asking(found: Examination, now: float) -> str:
+    """How new what is known about a run that stalls is."""
+    if found.asking:
+        return "◌ looking at all ranks"
+    if found.error is not None:
+        return fmt.sentences(f"its ranks cannot be looked at: {found.error.message}", found.error.hint)
+    return f"looked {fmt.age(now - found.received)} ago" if found.report is not None else ""
+
+
+def state_sentence(run: RunView, now: float, found: Examination = NOTHING) -> tuple[Mark, str, str, str]:
+    """(mark, how long, what happened or is going on, keys that make sense next). `now` is monotonic.
+
+    `found` is what is known about a run that stalls.
+    """
     info = run.info
     state, reason = run.standing()
     mark = fmt.run_mark(state)
@@ -122,6 +145,14 @@ def state_sentence(run: RunView, now: float) -> tuple[Mark, str, str, str]:
     if state == "stopping":
         return mark, "", reason or "Its processes are asked to end; those that do not are killed.", ""
     restart = f"r restart as attempt {info.attempt + 1}"
+    if state == "stalled":
+        report = found.current(run, now)
+        if report is not None and report.diagnosis.alarming:
+            reason, took = report.diagnosis.sentence, fmt.duration(found.since(report, now))
+        else:
+            quiet = quiet_seconds(run)
+            took = took if quiet is None else fmt.duration(quiet)
+        return mark, took, reason, f"d evidence   {restart}   S stop"
     if run.live:
         return mark, took, reason, f"l logs   S stop   {restart}"
     ended = f"{fmt.clock(run.ended)} after {took}" if run.ended is not None else ""
@@ -130,15 +161,18 @@ def state_sentence(run: RunView, now: float) -> tuple[Mark, str, str, str]:
     return mark, ended + code, what, f"l logs   {restart}"
 
 
-def host_lines(run: RunView, now: float) -> list[tuple[str, Mark, str]]:
+def host_lines(run: RunView, now: float, *, examined: bool = False) -> list[tuple[str, Mark, str]]:
     """(host, its state, more about it) of all hosts of a run on several, unless all are equally well.
 
-    Hosts on which an older attempt still lives come last.
+    Of a run that was `examined` one verdict says more than what each host thinks of its own ranks. Hosts on
+    which an older attempt still lives come last.
     """
     told = run.reason
     heard = {node.info.node_rank: _part_line(host, node, now, told) for host, node in run.parts}
     states = {mark.word for _, mark, _ in heard.values()}
     alike = len(states) == 1 and not run.absent and not states & {"failed", "unreachable"}
+    if examined and states <= {"stalled", "running"}:
+        alike = not run.absent
     if not run.leftovers and (len(run.hosts) == 1 or alike):
         return []
     absent = (_absent_line(run, node, view) for node, view in run.absent)

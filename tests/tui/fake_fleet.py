@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from fake_checks import Checked
+from fake_stalls import healthy
 from feed import FakeHost, Feed
 
 from agent import browse, wire
@@ -77,7 +79,7 @@ class FakeSession(Checked):
 
     async def request(self, method: str, params: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
         params = json.loads(json.dumps(params))  # as the wire would carry it
-        if method not in ("progress", "probe"):
+        if method not in ("progress", "probe", "ping"):
             self.asked.append((method, params))
         await asyncio.sleep(0)
         held = self.probing if method == "probe" else self.held
@@ -107,6 +109,18 @@ class FakeSession(Checked):
         }
         host = self.fake_host()
         return {"interpreters": [torch], "gpus": host.gpus, "cores": host.cores}
+
+    def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"time": time.time()}
+
+    def _evidence(self, params: dict[str, Any]) -> dict[str, Any]:
+        host = self.fake_host()
+        looked = self.fleet.feed.evidence.get(params["run"], healthy)
+        return {"evidence": wire.to_json(looked(host, host.runs[params["run"]])), "alarm": None}
+
+    def _events(self, params: dict[str, Any]) -> dict[str, Any]:
+        events = self.fleet.feed.events.get((self.name, params["run"]), [])
+        return {"events": [wire.to_json(event) for event in events]}
 
     def _blob_has(self, params: dict[str, Any]) -> dict[str, Any]:
         return {"present": True}

@@ -9,11 +9,12 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent import wire
+from agent.diagnosis.evidence import Evidence
 from tui.fleet.store import Link, Store
 
 GIB = 1024**3
@@ -54,6 +55,10 @@ class Feed:
         self.hosts: dict[str, FakeHost] = {}
         self.start = time.time() if wall is None else wall
         self.tick = 0
+        self.evidence: dict[str, Callable[[FakeHost, wire.Run], Evidence]] = {}
+        """What the ranks of a run show; of one that is not named they are well."""
+        self.events: dict[tuple[str, str], list[wire.Event]] = {}
+        """By host and run."""
 
     @property
     def time(self) -> float:
@@ -131,6 +136,12 @@ class Feed:
         )
         for node_rank, host in enumerate(hosts):
             self.run(host, name, nodes=nodes, node_rank=node_rank, **options)
+
+    def happened(self, host: str, run: str, name: str, actor: str, text: str, ago: float = 0.0) -> None:
+        """Add an event of a run's attempt."""
+        attempt = self.hosts[host].runs[run].attempt
+        event = wire.Event(run, attempt, time.time() - ago, name, actor, text)
+        self.events.setdefault((host, run), []).append(event)
 
     def change_run(self, host: str, name: str, **changes: object) -> None:
         info = dataclasses.replace(self.hosts[host].runs[name], **changes)  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_fleet import FakeFleet
+from fake_stalls import crashed, stalled, stalled_demo, stalled_group
 from feed import FakeHost, Feed, cpu_demo, large, small, three_by_eight, troubled, two_by_four
 from textual.pilot import Pilot
 
@@ -150,6 +151,19 @@ PICTURES = {
     "group-launch": Picture(two_by_four, (120, 40), ("n",), act=mark_both),
     "group-launch-80x24": Picture(two_by_four, (80, 24), ("n",), act=mark_both),
     "group-apart": Picture(two_by_four, (100, 36), ("n",), act=apart),
+    "stalled": Picture(stalled, (140, 40), run="gpt-0412"),
+    "stalled-80x24": Picture(stalled_demo, (80, 24), run="gpt-0412"),
+    "stalled-200x50": Picture(stalled_group, (200, 50), run="gpt-0412"),
+    "stalled-fleet": Picture(stalled_group, (120, 24)),
+    "stalled-runs": Picture(stalled_group, (120, 24), ("R",)),
+    "diagnosis": Picture(stalled_group, (140, 40), ("d",), run="gpt-0412"),
+    "diagnosis-80x24": Picture(stalled_group, (80, 24), ("d",), run="gpt-0412"),
+    "diagnosis-200x50": Picture(stalled_group, (200, 50), ("d",), run="gpt-0412"),
+    "diagnosis-failed": Picture(crashed, (140, 40), ("d",), run="gpt-0412"),
+    "diagnosis-failed-80x24": Picture(crashed, (80, 24), ("d",), run="gpt-0412"),
+    "diagnosis-healthy": Picture(small, (120, 30), ("d",), run="gpt-0412"),
+    "timeline": Picture(stalled_group, (120, 30), ("T",), run="gpt-0412"),
+    "timeline-80x24": Picture(stalled_group, (80, 24), ("T",), run="gpt-0412"),
     "logs": Picture(small, (120, 30), ("l",), run="gpt-0412"),
     "runs": Picture(troubled, keys=("R",)),
     "launch": Picture(small, (100, 36), ("n",)),

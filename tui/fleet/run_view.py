@@ -111,10 +111,17 @@ class RunView:
             return state, _sentences(self._why([states["stopped"]]), still, unknown)
         if unasked:
             return "unreachable", _sentences(f"{names} cannot be asked", unasked[0].message)
-        for state in ("stalled", "starting", "running"):
+        if "stalled" in states:
+            return "stalled", self._stalls()
+        for state in ("starting", "running"):
             if state in states:
                 return state, states[state][1].info.reason
         return self.info.state, self.info.reason
+
+    def _stalls(self) -> str:
+        """Why: each host judges by its own ranks only, and the one that can name a rank knows most."""
+        reasons = [node.info.reason for host, node in self.parts if host.run_state(node) == "stalled"]
+        return next((reason for reason in reasons if reason.startswith("rank ")), reasons[0])
 
     def _end(self) -> tuple[str, str]:
         unheard = ", ".join(view.name for _, view in self.absent if view is not None and not view.ready)

@@ -10,7 +10,6 @@ from typing import ClassVar
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widget import Widget
 from textual.worker import Worker, WorkerState
@@ -20,7 +19,7 @@ from ..fleet import preflight
 from ..fleet.errors import EncampError
 from ..fleet.preflight import Report
 from ..widgets import finding_lines
-from ..widgets.lines import Lines
+from ..widgets.scrolled_lines import ScrolledLines
 from ..widgets.toned import Piece
 from .base import BaseScreen
 
@@ -29,36 +28,8 @@ NOTHING: list[list[Piece]] = [
 ]
 
 
-class Findings(VerticalScroll, can_focus=True):
-    """All findings; scrolls as tables do."""
-
-    DEFAULT_CSS = """
-    Findings {
-        height: 1fr;
-        scrollbar-size-vertical: 1;
-        scrollbar-background: $background;
-        scrollbar-background-hover: $background;
-        scrollbar-background-active: $background;
-        scrollbar-color: $primary 30%;
-    }
-    """
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j,down", "scroll_down", "down", show=False, id="table.down", tooltip="a line down"),
-        Binding("k,up", "scroll_up", "up", show=False, id="table.up", tooltip="a line up"),
-        Binding("ctrl+f,pagedown", "page_down", "page down", show=False, id="table.page-down"),
-        Binding("ctrl+b,pageup", "page_up", "page up", show=False, id="table.page-up"),
-        Binding("g,home", "scroll_home", "first", show=False, id="table.first", tooltip="to the beginning"),
-        Binding("G,end", "scroll_end", "last", show=False, id="table.last", tooltip="to the end"),
-    ]
-
-    def compose(self) -> ComposeResult:
-        """The lines."""
-        yield Lines()
-
-    def show(self, lines: list[list[Piece]]) -> None:
-        """Show these lines from now on."""
-        self.query_one(Lines).show(lines)
+class Findings(ScrolledLines):
+    """All findings."""
 
 
 class CheckScreen(BaseScreen):

@@ -11,27 +11,27 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
 
-from .. import facts as host_facts_of
+from .. import diagnosis_facts, run_facts, training_facts
 from .. import formatting as fmt
-from .. import run_facts, training_facts
+from ..examining import NOTHING, Examination
 from ..fleet import progress_history
+from ..fleet.diagnosis import Report
 from ..fleet.errors import EncampError
 from ..fleet.store import Link, RunView
 from ..widgets.graph import Curve, Graph
-from ..widgets.lines import Lines
 from ..widgets.log_pane import LogPane
 from ..widgets.rank_table import RankTable
-from ..widgets.toned import Piece, length
+from ..widgets.run_banner import TALL, RunBanner
+from ..widgets.stack_view import StackView
+from ..widgets.toned import Piece
 from .base import BaseScreen
 
 UTILIZATION_SECONDS = 300.0
 """How much of the past the utilisation graph shows."""
 
 
-HostLine = tuple[str, fmt.Mark, str]
-
-TALL = 32
-"""Lines of a terminal on which there is room for more than what is needed."""
+WIDE = 100
+"""Cells of a line on which a stack and a log find room side by side."""
 
 NO_RANK = 1 << 30
 """No row of the ranks."""
@@ -43,6 +43,8 @@ class RunScreen(BaseScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("l", "logs", "logs", id="run.logs", tooltip="this rank's log, full screen"),
         Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
+        Binding("d", "diagnose", "diagnose", id="run.diagnose", tooltip="which rank holds it up, and where"),
+        Binding("T", "timeline", "timeline", show=False, id="run.timeline", tooltip="what happened to it"),
         Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
         Binding("S", "stop", "stop", id="run.stop", tooltip="stop all ranks"),
         Binding("s", "shell", "shell", id="run.shell", tooltip="log in on the host of the selected rank"),
@@ -78,6 +80,7 @@ class RunScreen(BaseScreen):
     ]
 
     VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL, "-tall")]  # noqa: RUF012 - as the base class has it
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
 
     def __init__(self, run_id: str, rank: int | None = None) -> None:
         super().__init__()
@@ -86,18 +89,23 @@ class RunScreen(BaseScreen):
         self._attempt: int | None = None
         self._chosen_for_user: int | None = None
         self._bound_for: object = None
+        self._examination: Examination = NOTHING
+        self._report: Report | None = None
+        """Where the ranks of a run are that stalls, once they were looked at."""
         self._recalled: object = None
         """For which connection and attempt the run's past was asked for."""
 
     def body(self) -> ComposeResult:
         """Banner, curves, ranks, log."""
-        yield Lines(id="banner")
+        yield RunBanner()
         with Horizontal(id="graphs"):
             yield Graph("loss", line=True, id="loss")
             yield Graph("rate", id="rate")
             yield Graph("util", fixed=100.0, id="util")
         yield RankTable()
-        yield LogPane()
+        with Horizontal(id="below"):
+            yield StackView()
+            yield LogPane()
 
     @property
     def ranks(self) -> RankTable:
@@ -119,6 +127,7 @@ class RunScreen(BaseScreen):
         return (
             "run.connect",
             "run.logs",
+            "run.diagnose",
             "run.restart",
             "run.stop",
             "run.shell",
@@ -158,16 +167,24 @@ class RunScreen(BaseScreen):
             self._attempt = run.info.attempt
             for graph in self.query(Graph):
                 graph.reset()
-        self._show_banner(run, now)
+        self._examination = self.encamp.examinations.keep_up(run, now)
+        self._report = self._examination.current(run, now) if run.state == "stalled" else None
+        self.query_one(RunBanner).tell(run, now, self._examination, read_only=self.encamp.read_only)
         self._show_graphs(run)
-        self.ranks.show(run, now)
+        self.ranks.show(run, now, self._report, self._blamed(run))
         self._select(run)
         self._show_log()
+        self._show_stack()
         self._recall_progress(run)
         bound = (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
         if bound != self._bound_for:
             self._bound_for = bound
             self.refresh_bindings()
+
+    def _blamed(self, run: RunView) -> list[int]:
+        """Ranks that hold the run up, as its host says; none of one that goes on."""
+        state, reason = run.standing()
+        return diagnosis_facts.blamed(reason) if state == "stalled" else []
 
     def _recall_progress(self, run: RunView) -> None:
         """Have the curves filled with what was reported before we looked, once for each connection."""
@@ -197,57 +214,7 @@ class RunScreen(BaseScreen):
         lines.append(
             [("   esc ", "key"), ("back   ", "quiet"), (":runs ", "key"), ("what there is", "quiet")]
         )
-        self.query_one("#banner", Lines).show(lines)
-
-    def _show_banner(self, run: RunView, now: float) -> None:
-        mark, when, what, keys = run_facts.state_sentence(run, now)
-        if self.encamp.read_only:
-            keys = keys.split("   r ")[0]
-        head = f" {mark.glyph} {mark.word} {when}".rstrip() + "   "
-        indent = " " * len(head)
-        width = max(20, self.size.width - len(head) - 1)
-        lines: list[list[Piece]] = []
-        hosts = self._host_lines(run, now)
-        most = 2 if hosts and self.size.height < TALL else 3
-        for index, text in enumerate(run_facts.wrapped(what, width, most) or [""]):
-            lines.append(
-                [
-                    (head, mark.tone) if index == 0 else (indent, ""),
-                    (text, "" if mark.tone == fmt.GOOD else "strong"),
-                ]
-            )
-        if keys and (not hosts or self.size.height >= TALL):
-            lines.append([(indent, ""), (keys, "quiet")])
-        lines += hosts
-        numbers = training_facts.numbers(run)
-        if numbers and self.size.height >= TALL:
-            lines.append([(" train ", "quiet"), *_joined(numbers, self.size.width - 8)])
-        if run.info.code and self.size.height >= TALL:
-            lines.append([(" code  ", "quiet"), (run.info.code, "")])
-        self.query_one("#banner", Lines).show(lines)
-
-    def _host_lines(self, run: RunView, now: float) -> list[list[Piece]]:
-        """A line a host where they do not all say the same; those in trouble first where not all fit."""
-        said = run_facts.host_lines(run, now)
-        if self.size.height < TALL:
-            said = _together(said)
-        most = max(3, self.size.height // 6)
-        left_out = ""
-        if len(said) > most:
-            said.sort(key=lambda line: host_facts_of.severity(line[1]))
-            left_out = f" and {len(said) - most + 1} more hosts"
-            said = said[: most - 1]
-        names = max((len(name) for name, _, _ in said), default=0)
-        words = max((len(mark.word) for _, mark, _ in said), default=0)
-        lines: list[list[Piece]] = [
-            [
-                (f"   {name:<{names}}  ", ""),
-                (f"{mark.glyph} {mark.word:<{words}}", mark.tone),
-                (f"   {more}", "quiet"),
-            ]
-            for name, mark, more in said
-        ]
-        return [*lines, [(f"  {left_out}", "quiet")]] if left_out else lines
+        self.query_one(RunBanner).show(lines)
 
     def _show_graphs(self, run: RunView) -> None:
         revision = (run.info.attempt, run.revision)
@@ -277,19 +244,26 @@ class RunScreen(BaseScreen):
         )
 
     def _select(self, run: RunView) -> None:
-        """Until the user selects a rank: the one asked for, the one that failed, the first one."""
+        """Until the user selects a rank: the one asked for, the one to blame, the first one."""
         if self._wanted is not None and self._wanted in run.ranks:
             self.ranks.select(self._wanted)
             self._wanted, self._chosen_for_user = None, NO_RANK
         elif self._chosen_for_user in (None, self.rank):
             failed = run_facts.culprits(run) if run.state == "failed" else []
-            self._chosen_for_user = min(failed or run.ranks, default=run_facts.LAUNCHER)
+            blamed = self.ranks.rows[:1] if run.state == "stalled" else []
+            self._chosen_for_user = min(failed or blamed or run.ranks, default=run_facts.LAUNCHER)
             self.ranks.select(self._chosen_for_user)
 
     def _show_log(self) -> None:
         run, host = self.found(), self._host_name()
         if run is not None and host is not None:
             self.query_one(LogPane).show(host, run.id, run.attempt, run_facts.stream(self.rank))
+
+    def _show_stack(self) -> None:
+        """Where the selected rank is, beside its log, while the run stalls."""
+        self.query_one("#below").set_class(self._report is not None, "-stalled")
+        if self._report is not None:
+            self.query_one(StackView).show(self._report, self.rank)
 
     def _host_name(self) -> str | None:
         """The host of the selected rank."""
@@ -305,7 +279,7 @@ class RunScreen(BaseScreen):
         found = self.found() if self.is_mounted else None
         if action == "stop":
             return found is not None and (found.live or bool(found.leftovers))
-        if action in ("restart", "logs", "launch", "shell", "get"):
+        if action in ("restart", "logs", "launch", "shell", "get", "diagnose", "timeline"):
             return found is not None
         if action == "connect":
             return found is not None and bool(run_facts.unconnected(found))
@@ -314,6 +288,7 @@ class RunScreen(BaseScreen):
     @on(RankTable.Moved)
     def _moved(self) -> None:
         self._show_log()
+        self._show_stack()
 
     @on(RankTable.Opened)
     def _opened(self) -> None:
@@ -326,6 +301,14 @@ class RunScreen(BaseScreen):
     def action_restart(self) -> None:
         """Restart the run, after a question."""
         self.do(f"restart {self.run_id}")
+
+    def action_diagnose(self) -> None:
+        """Show which rank holds the run up, and where each of them is."""
+        self.do(f"diagnose {self.run_id}")
+
+    def action_timeline(self) -> None:
+        """Show what happened to the run."""
+        self.do(f"timeline {self.run_id}")
 
     def action_stop(self) -> None:
         """Stop the run, after a question."""
@@ -366,23 +349,3 @@ class RunScreen(BaseScreen):
     def action_rank(self, rank: int) -> None:
         """Select a rank by its number."""
         self.ranks.select(rank)
-
-
-def _joined(numbers: Sequence[tuple[str, str]], width: int) -> list[Piece]:
-    """As many names and values, the first ones, as fit on a line."""
-    pieces: list[Piece] = []
-    for name, value in numbers:
-        pair: list[Piece] = [(f"  {name} ", "quiet"), (f"{value} ", "")]
-        if length([*pieces, *pair]) > width:
-            break
-        pieces += pair
-    return pieces
-
-
-def _together(lines: Sequence[HostLine]) -> list[HostLine]:
-    """Hosts in the same state on one line, where there is little room; what the first one adds is kept."""
-    found: dict[str, HostLine] = {}
-    for name, mark, more in lines:
-        same = found.get(mark.word)
-        found[mark.word] = (name, mark, more) if same is None else (f"{same[0]} {name}", mark, same[2])
-    return list(found.values())

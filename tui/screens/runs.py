@@ -24,6 +24,9 @@ class RunsScreen(FilteredScreen):
         Binding("n", "launch", "launch", id="runs.launch", tooltip="start a run"),
         Binding("l", "logs", "logs", id="runs.logs", tooltip="logs of this run, full screen"),
         Binding(
+            "d", "diagnose", "diagnose", show=False, id="runs.diagnose", tooltip="which rank holds it up"
+        ),
+        Binding(
             "r", "restart", "restart", show=False, id="runs.restart", tooltip="stop this run, start it again"
         ),
         Binding("S", "stop", "stop", show=False, id="runs.stop", tooltip="stop this run"),
@@ -86,7 +89,7 @@ class RunsScreen(FilteredScreen):
         """Offer only what can be done."""
         if not super().check_action(action, parameters):
             return False
-        if action in ("logs", "restart", "stop"):
+        if action in ("logs", "diagnose", "restart", "stop"):
             return self.is_mounted and self.table.cursor is not None
         return True
 
@@ -105,6 +108,10 @@ class RunsScreen(FilteredScreen):
     def action_logs(self) -> None:
         """Show the logs of the run under the cursor."""
         self.do(f"logs {self.table.cursor}")
+
+    def action_diagnose(self) -> None:
+        """Show which rank holds the run under the cursor up."""
+        self.do(f"diagnose {self.table.cursor}")
 
     def action_restart(self) -> None:
         """Restart the run under the cursor."""

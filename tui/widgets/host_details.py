@@ -124,6 +124,8 @@ def notes(host: HostView, facts: HostFacts) -> list[str]:
         said.append(f"{facts.gpu_problem}: {message}" if message else facts.gpu_problem)
     if facts.run is not None and facts.run_mark is not None and facts.run_mark.word == "failed":
         said.append(f"{facts.run.id} failed: {facts.run.info.reason or 'no reason known'}")
+    if facts.run is not None and facts.run_mark is not None and facts.run_mark.word == "stalled":
+        said.append(f"{facts.run.id} stalls: {facts.run.info.reason or 'no reason known'}")
     behind = gpu_stale_seconds(host)
     if behind is not None:
         said.append(f"The GPUs have not answered for {fmt.span(behind)}.")

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Sequence
 
 from agent import wire
+from agent.diagnosis.evidence import Rank
+from agent.diagnosis.verdict import RankPart
 
+from .. import diagnosis_facts
 from .. import formatting as fmt
+from ..fleet.diagnosis import Report
 from ..fleet.store import STALE_SECONDS, HostView, Link, NodeView, RankView, RunView
 from ..run_facts import culprits, end_mark, launchers
 from .columns import Cell, Column, line, width_of
@@ -25,18 +30,39 @@ class RankTable(Table[int]):
         self.run: RunView | None = None
         self._ranks: dict[int, RankView] = {}
         self._ended_for_another = self._stopped = False
+        self._report: Report | None = None
+        self._parts: dict[int, RankPart] = {}
+        self._seen: dict[int, Rank] = {}
+        self._blamed: list[int] = []
 
-    def show(self, run: RunView, now: float) -> None:
-        """Show the ranks of `run`."""
+    def show(
+        self, run: RunView, now: float, report: Report | None = None, blamed: Sequence[int] = ()
+    ) -> None:
+        """Show the ranks of `run`, with a `report` also where each is; ranks that are `blamed` on top."""
         self.run = run
+        self._take_report(report, blamed)
         self._ranks = run.ranks
         self._stopped = run.state in ("stopped", "stopping")
         self._ended_for_another = self._stopped or bool(culprits(run))
         self.tick(now)
 
     def keys(self) -> Sequence[int]:
-        """All ranks that are known, then the launchers."""
-        return [*sorted(self._ranks), *launchers(self.run)] if self.run is not None else []
+        """All ranks that are known, those to blame first, then the launchers."""
+        if self.run is None:
+            return []
+        ranks = sorted(self._ranks)
+        if self._report is not None:
+            ranks = diagnosis_facts.order(self._report, ranks)
+        elif self._blamed:
+            ranks.sort(key=lambda rank: rank not in self._blamed)
+        return [*ranks, *launchers(self.run)]
+
+    def _take_report(self, report: Report | None, blamed: Sequence[int]) -> None:
+        if report is not self._report:
+            self._report = report
+            self._parts = {part.rank: part for part in report.diagnosis.ranks} if report is not None else {}
+            self._seen = {rank.rank: rank for rank in report.evidence.ranks} if report is not None else {}
+        self._blamed = list(report.diagnosis.culprits if report is not None else blamed)
 
     def columns(self) -> Sequence[Column]:
         """GPU columns only for a run that uses GPUs."""
@@ -52,6 +78,8 @@ class RankTable(Table[int]):
                 Column("power", "POWER", 6, right=True, keep=3),
                 Column("memory", "MEMORY", 10, right=True, keep=9),
             ]
+        if self._report is not None:
+            return self._examined_columns(device, name if several else 0)
         return [
             Column("mark", "", 1, keep=20, gap=0),
             Column("rank", "RANK", 4, right=True, keep=19, gap=1),
@@ -72,6 +100,25 @@ class RankTable(Table[int]):
             Column("age", "AGE", 5, right=True, keep=18),
         ]
 
+    def _examined_columns(self, device: Sequence[Column], host: int) -> list[Column]:
+        """Where each rank is matters more than what it costs."""
+        kept = {"gpu": 11, "util": 10, "power": 9}
+        parts = self._parts.values()
+        positions = max((len(diagnosis_facts.collective(part.collective)) for part in parts), default=0)
+        spots = max((len(diagnosis_facts.where(p, self._seen.get(p.rank))) for p in parts), default=0)
+        return [
+            Column("mark", "", 1, keep=20, gap=0),
+            Column("rank", "RANK", 4, right=True, keep=19, gap=1),
+            *([Column("host", "HOST", max(4, min(10, host)), keep=14, widest=min(32, host))] if host else []),
+            *(dataclasses.replace(column, keep=kept[column.key]) for column in device if column.key in kept),
+            Column("cpu", "CPU", 6, right=True, keep=4),
+            Column("step", "STEP", 8, right=True, keep=13),
+            Column("collective", "COLLECTIVE", max(10, min(21, positions)), keep=15, widest=positions),
+            Column("where", "WHERE", max(5, min(24, spots)), keep=17, widest=spots),
+            Column("process", "PROCESS", 10, keep=16),
+            Column("age", "AGE", 5, right=True, keep=12),
+        ]
+
     def signature(self, key: int) -> Hashable:
         """The run's state, the revisions of the rank's host and of the run there, and the age in seconds."""
         part = self.run.part_of(key) if self.run is not None else None
@@ -80,7 +127,8 @@ class RankTable(Table[int]):
         host, node = part
         rank = self._ranks.get(key)
         age = None if rank is None else -int(-(self.now - rank.received) // 1)
-        return self.run.id, self.run.state, node.revision, host.revision, age
+        looked = self._report.evidence.time if self._report is not None else None
+        return self.run.id, self.run.state, node.revision, host.revision, age, looked, key in self._blamed
 
     def pieces(self, key: int) -> list[Piece]:
         """One rank, or the launcher."""
@@ -94,7 +142,7 @@ class RankTable(Table[int]):
             where = f"  launcher on {host.name}" if len(self.run.hosts) > 1 else "  launcher"
             return [(where, "quiet"), ("" if code is None else f"   {fmt.exit_words(code)}", "quiet")]
         old = self.now - rank.received > STALE_SECONDS or host.link is not Link.LIVE
-        stale = "quiet" if node.live and old else None
+        stale = "quiet" if (node.live and old) or self._is_consequence(key) else None
         cells = self._cells(host, node, rank)
         mark = cells.pop("mark")
         named = [slot for slot in self.slots if slot.column.key == "mark"]
@@ -109,9 +157,13 @@ class RankTable(Table[int]):
         alive = sample.state in ("running", "starting") and node.live
         if alive and host.run_state(node) == "unreachable":
             mark = fmt.Mark("?", "unknown", fmt.NOT_KNOWN)
+        if self._is_consequence(sample.rank):
+            mark = fmt.Mark("○", mark.word, fmt.QUIET)
+        elif alive and sample.rank in self._blamed:
+            mark = fmt.Mark("▲", mark.word, fmt.TROUBLE)
         cells: dict[str, Cell] = {
             "mark": (mark.glyph, mark.tone),
-            "rank": str(sample.rank),
+            "rank": (str(sample.rank), "strong" if sample.rank in self._blamed else ""),
             "host": (host.name, "quiet"),
             "step": fmt.NONE if sample.step is None else fmt.count(sample.step),
             "pace": fmt.NONE if sample.step_seconds is None else fmt.step_seconds(sample.step_seconds),
@@ -128,10 +180,27 @@ class RankTable(Table[int]):
         else:
             cells["cpu"] = cells["rss"] = fmt.NONE
             cells["process"] = (mark.word, mark.tone)
+        part, seen = self._parts.get(sample.rank), self._seen.get(sample.rank)
+        cells["collective"] = diagnosis_facts.collective(part.collective if part is not None else None)
+        cells["where"] = (
+            diagnosis_facts.where(part, seen),
+            "strong" if sample.rank in self._blamed else "",
+        )
         if sample.gpu is not None:
             cells |= self._gpu_cells(host, sample) if alive else dict.fromkeys(GPU_CELLS, fmt.NONE)
             cells["gpu"] = str(sample.gpu)
         return cells
+
+    def _is_consequence(self, number: int) -> bool:
+        """Whether a rank has failed because another one had, as far as the report tells."""
+        rank = self._seen.get(number)
+        return (
+            self._report is not None
+            and rank is not None
+            and rank.state in ("exited", "lost")
+            and rank.exit_code != 0
+            and self._report.consequence(rank)
+        )
 
     def _gpu_cells(self, host: HostView, sample: wire.RankSample) -> dict[str, Cell]:
         gpus = host.sample.gpu.gpus if host.sample is not None else ()

@@ -14,7 +14,7 @@ from .columns import Cell, Column, line, width_of
 from .table import Table, matches
 from .toned import Piece
 
-SHOWN_REASONS = ("failed", "stopped", "stopping", "unreachable")
+SHOWN_REASONS = ("stalled", "failed", "stopped", "stopping", "unreachable")
 
 
 class RunTable(Table[str]):
