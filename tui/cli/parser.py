@@ -69,6 +69,7 @@ def build() -> Parser:
         signal,
         status,
         strategies,
+        watch,
     )
 
     parser = Parser(
@@ -95,6 +96,7 @@ def build() -> Parser:
         logs,
         diagnose,
         control,
+        watch,
         signal,
         drill,
         get,

@@ -93,7 +93,7 @@ async def wait(
                 raise NoSuchRun(f"There is no run {run} any more.", "See: encamp status")
         elif (state := view.state) in states or (state in wire.END_STATES and not view.live):
             return view
-        _check(sessions)
+        check(sessions)
         if deadline is not None and time.monotonic() >= deadline:
             raise Timeout(
                 f"Run {run} did not get there within {timeout:g} s.", "Nothing was changed: it goes on."
@@ -101,7 +101,7 @@ async def wait(
         await asyncio.sleep(POLL_SECONDS)
 
 
-def _check(sessions: Sequence[Session]) -> None:
+def check(sessions: Sequence[Session]) -> None:
     """Raise what ended the sessions, when none is left that could still tell something."""
     problem: HostError | None = None
     for session in sessions:
