@@ -38,6 +38,7 @@ from . import (
 from .attempt import Attempt
 from .cost import CostMeter
 from .diagnosis import diagnose
+from .signals import flight
 from .viewer import Viewer
 
 log = logging.getLogger("encamp")
@@ -168,6 +169,9 @@ class Daemon:
         for key, stalled in self._watcher.stalls().items():
             if stalled.due(now):
                 self._begin(self._investigate(key, stalled))
+            rank = stalled.mute(now)
+            if rank is not None:
+                self._begin(self._listen(key, stalled, rank))
         for attempt in self._watcher.orphans():
             log.warning("%s attempt %d has lost its supervisor", attempt.run, attempt.number)
             self._begin(self._adopt(attempt))
@@ -233,6 +237,12 @@ class Daemon:
             if told is not None:
                 await actions.in_thread(inquiry.record, attempt, found, told)
                 self._look()
+
+    async def _listen(self, key: watch.Key, stalled: stall.StallWatch, rank: int) -> None:
+        """Ask a rank that shows no steps how far it is in its collectives."""
+        with self._boundary("listening"):
+            folder = self._watcher.attempt(*key).dir
+            stalled.hear(await actions.in_thread(flight.counts, os.path.join(folder, f"rank{rank}")))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

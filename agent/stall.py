@@ -1,14 +1,16 @@
 """Notices that the ranks of an attempt make no progress for longer than its own rhythm allows.
 
 A sign of progress is a step, a new phase, or a record of the program's own; from the pauses between them
-comes what is normal in this run. What is found when they stay away is `diagnosis`; this knows only when to
-look, and what was found last.
+comes what is normal in this run. A program that shows nothing of that, having no optimizer of torch's, is
+asked from time to time how far it is in its collectives. What is found when they stay away is `diagnosis`;
+this knows only when to look, and what was found last.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import time
 from typing import Deque, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from . import wire
@@ -29,6 +31,12 @@ MIN_PAUSES, MIN_STEPS = 3, 5
 
 EARLY_SECONDS = 8.0
 """No rank is late earlier by a first idea of the rhythm."""
+
+ASK_SECONDS = 10.0
+"""Between two questions to a rank that shows no steps for its collectives: an answer may have a megabyte."""
+
+ASK_PATIENCE = 1.5
+"""As `PATIENCE`, of pauses that are known no better than by these questions."""
 
 AGAIN_SECONDS = 2.0
 """Between two looks at ranks that are late."""
@@ -60,22 +68,35 @@ class Pulse:
         self.sample: Optional[wire.RankSample] = None
         self.loss = ""
         self.over_at: Optional[float] = None
+        self.learning = True
+        """Whether the pauses are those of a run that is well."""
+        self._heard = 0
         self._pauses: Deque[float] = collections.deque(maxlen=PAUSES)
         self._signs: Tuple[object, ...] = ()
 
-    def observe(self, sample: wire.RankSample, reported: object, loss: str, now: float, learn: bool) -> None:
-        """Take in a sample. `reported` is another object with every record; `learn` from the pause before."""
-        if self.sample is None or sample.phase != self.sample.phase:
+    def observe(self, sample: wire.RankSample, told: Tuple[object, str], heard: int, now: float) -> None:
+        """Take in a sample, with what it `told` and how often its collectives were `heard` to move."""
+        before = self.sample
+        reported, self.loss = told
+        if before is None or sample.phase != before.phase:
             self.phase_at = now
         if sample.state in ("exited", "lost") and self.over_at is None:
             self.over_at = now
-        stepped = self.sample is not None and sample.step != self.sample.step and self.sample.step
-        signs = (sample.step, sample.phase, sample.state, reported)
+        if before is not None and before.step is None and sample.step is not None:
+            self._pauses.clear()  # what was learned by asking is of no use any more
+        signs = (sample.step, sample.phase, sample.state, reported, 0 if sample.step else heard)
         if signs != self._signs:
-            if learn and stepped:
-                self._pauses.append(now - self.at)
-            self._signs, self.at = signs, now
-        self.sample, self.loss = sample, loss
+            at = max(self.at, now - _since_step(before, sample))
+            if self.learning and before is not None and self._goes_on(before, sample, heard):
+                self._pauses.append(_longest_pause(before, sample, at - self.at))
+            self._signs, self.at = signs, at
+        self.sample, self._heard = sample, heard
+
+    def _goes_on(self, before: wire.RankSample, sample: wire.RankSample, heard: int) -> bool:
+        """Whether this is neither its first sign, nor one of another kind."""
+        if before.step:
+            return sample.step != before.step
+        return sample.step is None and heard > self._heard > 0
 
     @property
     def allowed(self) -> float:
@@ -84,10 +105,28 @@ class Pulse:
         if sample is None or not self._pauses:
             return 0.0
         early = len(self._pauses) < MIN_PAUSES
+        if sample.step is None:
+            return 0.0 if early else ASK_PATIENCE * max(self._pauses)
         if early and ((sample.step or 0) < MIN_STEPS or not sample.step_seconds):
             return 0.0
         least = EARLY_SECONDS if early else MIN_SECONDS
         return max(least, PATIENCE * max(self._pauses), 4 * (sample.step_seconds or 0.0))
+
+
+def _since_step(before: Optional[wire.RankSample], sample: wire.RankSample) -> float:
+    """Seconds since the step that is this sample's sign; 0 where another one is, or a clock was set."""
+    if before is None or sample.step == before.step or sample.step_time is None:
+        return 0.0
+    age = time.time() - sample.step_time
+    return age if 0.0 < age < MIN_SECONDS else 0.0
+
+
+def _longest_pause(before: wire.RankSample, sample: wire.RankSample, seconds: float) -> float:
+    """The longest that one of the steps can have taken, where the others took what they usually do."""
+    steps = (sample.step or 0) - (before.step or 0)
+    if steps <= 1:
+        return seconds
+    return max(seconds / steps, seconds - (steps - 1) * (sample.step_seconds or 0.0))
 
 
 class StallWatch:
@@ -102,6 +141,9 @@ class StallWatch:
         self._last: Optional[Diagnosis] = None
         self._held: Dict[int, object] = {}
         """Ranks whose GIL was held, and the sign of progress that they had made last by then."""
+        self._asked = 0.0
+        self._counts: Optional[Tuple[int, ...]] = None
+        self._heard = 0
         self.alarm: Optional[Diagnosis] = None
         """What is wrong now, once it is sure."""
 
@@ -111,13 +153,29 @@ class StallWatch:
         """Take in how the ranks do; `told` has of each the identity of its newest record, and its loss."""
         for sample in samples:
             pulse = self._pulses.setdefault(sample.rank, Pulse(now))
-            reported, loss = told.get(sample.rank, (None, ""))
-            pulse.observe(sample, reported, loss, now, learn=self.alarm is None)
+            pulse.learning = self.alarm is None
+            pulse.observe(sample, told.get(sample.rank, (None, "")), self._heard, now)
 
     @property
     def allowed(self) -> float:
         """Seconds that a rank may go without progress; 0 while that is not known."""
         return self._fixed or max((pulse.allowed for pulse in self._pulses.values()), default=0.0)
+
+    def mute(self, now: float) -> Optional[int]:
+        """A rank that shows no steps and is to be asked now for its collectives; None at most times."""
+        if now - self._asked < ASK_SECONDS:
+            return None
+        running = [p.sample for p in self._pulses.values() if p.sample and p.sample.state == "running"]
+        if not running or any(sample.step is not None for sample in running):
+            return None
+        self._asked = now
+        return min(sample.rank for sample in running)
+
+    def hear(self, counts: Optional[Tuple[int, ...]]) -> None:
+        """Take in how far a rank is in its collectives: that it got further is a sign of all of them."""
+        if counts is not None and counts != self._counts:
+            self._heard += 1
+        self._counts = counts or self._counts
 
     def due(self, now: float) -> bool:
         """Whether it is time to look at the ranks."""

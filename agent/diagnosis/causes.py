@@ -27,7 +27,8 @@ def cause(rank: Rank) -> Cause:
     where = places.spot(places.user_frame(stack))
     at = f" in {where}" if where else ""
     on_stack = (seen(rank, "stack", where or (places.spot(stack[0]) if stack else "no Python stack")),)
-    if rank.gil_free is False:
+    idle = (rank.main_cpu_share or 0.0) < places.IDLE_SHARE
+    if rank.gil_free is False and not (idle and places.in_storage(rank, stack)):
         more = seen(rank, "process", "no other Python thread gets a turn: the GIL is held")
         return Cause("gil-held", 0.9, f"holds the GIL in native code{at}", (*on_stack, more))
     if places.in_loader(stack):
@@ -45,6 +46,9 @@ def cause(rank: Rank) -> Cause:
         return Cause("thread-deadlock", 0.85, words, (*on_stack, *held))
     if places.in_storage(rank, stack):
         return Cause("slow-storage", 0.8, f"reads or writes files{at} and gets no further", on_stack)
+    call = places.call_of(stack)
+    if call:  # the record does not have all calls: gloo's messages from one rank to another are not in it
+        return Cause("collective-mismatch", 0.8, f"waits for others in {call}{at}", on_stack)
     doing = _doing(rank, stack)
     return Cause("collective-missing", 0.9 if stack else 0.75, f"{doing}{at}", on_stack)
 
@@ -54,7 +58,7 @@ def _starved(rank: Rank, at: str, on_stack: Tuple[Finding, ...]) -> Cause:
     words = f"waits for its DataLoader{at}"
     for child in rank.children:
         state = {"T": "is stopped", "D": "is stuck in the kernel", "Z": "is dead"}.get(child.state, "")
-        spot = places.spot(places.user_frame(child.frames))
+        spot = places.spot(places.user_frame(places.in_worker(child.frames)))
         if state or spot:
             findings.append(seen(rank, "process", f"worker {child.pid} {state or 'is in ' + spot}"))
             words += f"; worker {child.pid} {state or 'is in ' + spot}"

@@ -74,6 +74,12 @@ def in_collective(frames: Sequence[Frame]) -> bool:
     return any(COLLECTIVE.search(frame.file) for frame in before_user(frames))
 
 
+def call_of(frames: Sequence[Frame]) -> str:
+    """The function in which the program waits for other ranks, such as `recv`; empty where it does not."""
+    calls = [frame.function for frame in before_user(frames) if COLLECTIVE.search(frame.file)]
+    return calls[-1] if calls else ""
+
+
 def in_backward(frames: Sequence[Frame]) -> bool:
     """Whether it is in a backward pass, in which wrappers of torch's wait for other ranks."""
     return any(BACKWARD.search(frame.file) for frame in before_user(frames))
@@ -88,6 +94,12 @@ def in_backward_or_collective(rank: Rank) -> bool:
 def in_loader(frames: Sequence[Frame]) -> bool:
     """Whether it waits for, or makes, a batch of a DataLoader."""
     return any(LOADER.search(frame.file) for frame in frames[:40])
+
+
+def in_worker(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The own frames of a worker of a DataLoader: below them are those of the rank that forked it."""
+    ends = [number for number, frame in enumerate(frames) if frame.function == "_worker_loop"]
+    return frames[: ends[0]] if ends else frames
 
 
 def in_lock(rank: Rank, frames: Sequence[Frame]) -> bool:

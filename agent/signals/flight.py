@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple
@@ -24,6 +25,8 @@ MAX_ANSWER = 16 * 1024 * 1024
 
 RECENT = 24
 """Entries a group that are kept, the newest."""
+
+COUNT = re.compile(rb'"last_(?:enqueued|completed)_collective":\s{0,4}"?(\d{1,18})\b')
 
 MAX_GROUPS = 32
 MAX_NAME = 80
@@ -85,6 +88,12 @@ def record(rank_dir: str) -> Optional[Tuple[Group, ...]]:
     except (ValueError, RecursionError):
         return None
     return parse(found) if isinstance(found, dict) else None
+
+
+def counts(rank_dir: str) -> Optional[Tuple[int, ...]]:
+    """How far the rank is in its groups, as numbers that grow; None when nobody can say."""
+    body = ask(rank_dir, "fr_trace_json")
+    return None if body is None else tuple(int(number) for number in COUNT.findall(body)[: 2 * MAX_GROUPS])
 
 
 def parse(found: Dict[str, Any]) -> Tuple[Group, ...]:

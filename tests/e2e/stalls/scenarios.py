@@ -83,20 +83,16 @@ STALLS = (
     _ddp("order", "collective-mismatch", culprits=(0, 1)),
     _ddp("small-shape", "collective-mismatch|exited-early"),
     _ddp("subgroup", "collective-missing", words="never called all_reduce", ranks=3),
-    _ddp("receive", "collective-mismatch", culprits=(0, 1)),
+    _ddp("receive", "collective-mismatch", words="waits for others in recv in go_wrong (ddp.py:"),
     Scenario("fsdp-sleep", "sharded.py", ("fsdp", "1"), ("collective-missing",), (1,), words="load_batch"),
     Scenario("fsdp1-sleep", "sharded.py", ("fsdp1", "0"), ("collective-missing",), (0,), words="load_batch"),
     Scenario("zero-sleep", "sharded.py", ("zero", "1"), ("collective-missing",), (1,), words="load_batch"),
-    Scenario(
-        "task-sleep", "job.py", ("ddp",), ("collective-missing",), (1,), words="loss (job.py:", task=True
-    ),
-    Scenario(
-        "data-stopped-worker", "loader.py", ("stopped", "1"), ("data-starved",), (1,), words="is stopped"
-    ),
-    Scenario("data-slow-worker", "loader.py", ("slow", "1"), ("data-starved",), (1,), words="download"),
-    Scenario("data-no-workers", "loader.py", ("no-workers", "0"), ("data-starved",), (0,), words="download"),
-    Scenario("no-optimizer", "bare.py", ("no-optimizer",), ("collective-missing",), (1,), seconds=45),
-    Scenario("never-joins", "bare.py", ("never-joins",), ("collective-missing",), (1,), seconds=45),
+    Scenario("task-sleep", "job.py", ("ddp",), ("collective-missing",), (1,), words="loss (job", task=True),
+    _data("stopped-worker", 1, words="is stopped"),
+    _data("slow-worker", 1, words="download (loader.py:"),
+    _data("no-workers", 0, words="download (loader.py:"),
+    Scenario("no-optimizer", "bare.py", ("no-optimizer",), ("collective-missing",), (1,), seconds=35),
+    Scenario("never-joins", "bare.py", ("never-joins",), ("collective-missing",), (1,), seconds=40),
     _ddp("own-handler", "collective-missing"),
     _ddp("fork-before-init", "collective-missing"),
     _ddp("own-stdout", "collective-missing"),

@@ -86,7 +86,10 @@ def write_state():
 
 
 def call_library():
-    ctypes.PyDLL(None).sleep(600)
+    mutex = ctypes.create_string_buffer(64)
+    library = ctypes.PyDLL(None)  # which keeps the GIL
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
 
 
 def go_wrong():

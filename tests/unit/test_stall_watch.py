@@ -1,0 +1,150 @@
+"""When somebody has to look: the rhythm of the steps, their first pauses, and what is known without steps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from agent import stall, wire
+from agent.diagnosis import Diagnosis
+
+SLEEPS = Diagnosis("collective-missing", "rank 1 sleeps", (1,), 0.9)
+PERHAPS = Diagnosis("unknown", "no progress", (1,), 0.3)
+FINE = Diagnosis("healthy", "all ranks make progress")
+
+
+class Training:
+    """Two ranks that are seen once a second, by a clock of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, fixed: float = 0.0) -> None:
+        self.now = 1000.0
+        self.watch = stall.StallWatch(fixed)
+        self.step = 0
+        self.step_time = self.now
+        monkeypatch.setattr("time.time", lambda: self.now)
+
+    def seen(self, **more: Any) -> None:
+        """One sample."""
+        values: dict[str, Any] = {
+            "step": self.step or None,
+            "step_time": self.step_time,
+            "step_seconds": 0.2 if self.step > 1 else None,
+            "state": "running",
+        }
+        samples = [wire.RankSample(rank, rank, **(values | more)) for rank in range(2)]
+        self.watch.observe(samples, {}, self.now)
+
+    def train(self, seconds: int, every: float = 0.2, **more: Any) -> None:
+        """Steps of `every` seconds for so long."""
+        for _ in range(seconds):
+            self.now += 1.0
+            while self.step_time + every <= self.now + 1e-6:
+                self.step, self.step_time = self.step + 1, self.step_time + every
+            self.seen(**more)
+
+    def waits(self, limit: float = 120.0) -> float:
+        """Seconds without a sign until somebody has to look."""
+        start = self.now
+        while not self.watch.due(self.now):
+            assert self.now - start < limit, "nobody looks"
+            self.now += 0.5
+            self.seen()
+        return self.now - start
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> Training:
+    return Training(monkeypatch)
+
+
+def test_fast_steps_allow_five_seconds(training: Training) -> None:
+    training.train(20)
+    assert training.watch.allowed == stall.MIN_SECONDS
+    assert 5.0 < training.waits() <= 6.0
+
+
+def test_a_look_at_the_ranks_of_a_daemon_that_was_away_teaches_nothing(training: Training) -> None:
+    training.train(5)
+    for _ in range(9):  # the steps go on, and nobody sees them
+        training.now += 1.0
+        training.step, training.step_time = training.step + 5, training.now
+    training.seen()
+    assert training.watch.allowed == stall.MIN_SECONDS
+
+
+def test_one_long_step_counts(training: Training) -> None:
+    training.train(5)
+    training.now, training.step, training.step_time = (
+        training.now + 7.0,
+        training.step + 1,
+        training.now + 7.0,
+    )
+    training.seen()
+    assert training.watch.allowed == pytest.approx(21.0, abs=0.5)
+
+
+def test_slow_steps_are_given_the_time_of_several(training: Training) -> None:
+    training.train(60, every=4.0, step_seconds=4.0)
+    assert training.watch.allowed == pytest.approx(16.0, abs=0.5)
+
+
+def test_a_first_idea_after_two_seconds_and_none_before(training: Training) -> None:
+    training.train(1)
+    assert training.watch.allowed == 0.0
+    training.train(1)
+    assert training.watch.allowed == stall.EARLY_SECONDS
+    assert 8.0 < training.waits() <= 9.0
+
+
+def test_without_any_sign_somebody_looks_after_half_a_minute(training: Training) -> None:
+    training.seen()
+    assert 30.0 < training.waits() <= 31.0
+
+
+def test_what_the_profile_says_takes_the_place_of_the_rhythm(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(monkeypatch, fixed=60.0)
+    training.train(20)
+    assert training.watch.allowed == 60.0 and training.waits() > 60.0
+
+
+def test_a_program_without_steps_is_asked_for_its_collectives(training: Training) -> None:
+    watch, asked = training.watch, 0
+    for second in range(60):
+        training.now += 1.0
+        training.seen(step=None)
+        if watch.mute(training.now) is not None:
+            asked += 1
+            watch.hear((second, second))
+        assert not watch.due(training.now)
+    assert asked == 6
+    assert watch.allowed == pytest.approx(1.5 * stall.ASK_SECONDS, abs=2)
+    assert 5.0 < training.waits() <= 17.0
+    training.train(3)
+    assert watch.mute(training.now + 60) is None, "it shows steps"
+    assert watch.allowed in (0.0, stall.EARLY_SECONDS), "and what was learned by asking is forgotten"
+
+
+def test_a_sure_verdict_is_an_alarm_at_once_and_a_guess_when_it_is_made_twice(training: Training) -> None:
+    watch = training.watch
+    assert watch.conclude(PERHAPS) is None and watch.alarm is None
+    assert watch.conclude(PERHAPS) == PERHAPS == watch.alarm
+    assert watch.conclude(SLEEPS) is None and watch.conclude(SLEEPS) == SLEEPS, "a change too is made twice"
+    assert watch.conclude(SLEEPS) is None, "and said once"
+    assert watch.conclude(FINE) == FINE and watch.alarm is None and watch.conclude(FINE) is None
+    assert watch.conclude(SLEEPS) == SLEEPS
+
+
+def test_looks_become_rare_when_nothing_comes_of_them(training: Training) -> None:
+    training.train(20)
+    times = []
+    for _ in range(16):
+        training.waits()
+        with training.watch.looking(training.now) as known:
+            assert [one.sample.rank for one in known] == [0, 1]
+            assert not training.watch.due(training.now), "somebody is looking"
+        times.append(training.now)
+        training.watch.conclude(FINE)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert set(pauses[:11]) == {stall.AGAIN_SECONDS} and pauses[-1] == stall.LONG_AGAIN_SECONDS
