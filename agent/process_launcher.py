@@ -316,8 +316,8 @@ class Launcher:
             command = [sys.executable, "-u", *options.program]
             process = Process(member, first + local_rank, local_rank, command, env)
             self._all.append(process)
-            said = "" if member.name == f"rank {process.rank}" else f", {member.name}"
-            say(f"rank {process.rank} is process {process.pid}{said}")
+            task = "" if member.name == f"rank {process.rank}" else f"{member.name}, "
+            say(f"rank {process.rank} is {task}process {process.pid}")
 
     def run(self) -> int:
         """Stay until all have ended; returns the exit status."""
