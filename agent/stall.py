@@ -29,7 +29,7 @@ PAUSES = 64
 MIN_PAUSES, MIN_STEPS = 3, 5
 """Before so many pauses a rhythm is only a first idea, and before so many steps there is none."""
 
-EARLY_SECONDS = 8.0
+EARLY_SECONDS = 6.0
 """No rank is late earlier by a first idea of the rhythm."""
 
 ASK_SECONDS = 10.0

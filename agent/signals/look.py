@@ -51,7 +51,9 @@ class _Look(NamedTuple):
     at: float
     stat: Optional[process.Stat]
     main_ticks: Optional[int]
+    io_before: Optional[int]
     io_bytes: Optional[int]
+    """Before and after it was asked: its own answers are no work of its."""
     log_bytes: int
     threads: Tuple[Thread, ...]
     groups: Optional[Tuple[Group, ...]]
@@ -92,13 +94,15 @@ def _look(attempt_dir: str, known: Known, children: Dict[int, Dict[int, process.
     folder = os.path.join(attempt_dir, f"rank{sample.rank}")
     at = time.monotonic()
     if sample.pid is None or sample.state != "running":
-        return _Look(at, None, None, None, _size(folder + ".log"), (), None, {})
+        return _Look(at, None, None, None, None, _size(folder + ".log"), (), None, {})
     found = process.stat(sample.pid)
+    io_before = _io_bytes(sample.pid)
     text = stacks.ask(sample.pid, folder) if found is not None and found.state not in "TtDZX" else None
     return _Look(
         at=at,
         stat=found,
         main_ticks=_ticks(process.stat(sample.pid, sample.pid)),
+        io_before=io_before,
         io_bytes=_io_bytes(sample.pid),
         log_bytes=_size(folder + ".log"),
         threads=stacks.parse(text, _main_thread(folder), cwd) if text else (),
@@ -135,7 +139,7 @@ def _rank(
         wait_channel=process.wait_channel(sample.pid)[:80] if second.stat is not None and sample.pid else "",
         cpu_share=_share(_ticks(first.stat), _ticks(second.stat), seconds),
         main_cpu_share=_share(first.main_ticks, second.main_ticks, seconds),
-        io_bytes=_difference(first.io_bytes, second.io_bytes),
+        io_bytes=_difference(first.io_bytes, second.io_before),
         log_bytes=max(0, second.log_bytes - first.log_bytes),
         rss_bytes=second.stat.rss_bytes if second.stat is not None else sample.rss_bytes,
         step=sample.step,
