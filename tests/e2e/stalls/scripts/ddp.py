@@ -1,6 +1,7 @@
 """DDP in which one rank does something else at step 8: `ddp.py WHAT RANK`. Everybody's mistakes, one each.
 
-When it begins, the file `begun` gets the time. Under `wait` nothing happens: somebody sends a signal.
+When it begins, the file `begun` gets the time. Under `wait` and `go-on` nothing
+happens: somebody does something from outside.
 """
 
 # ruff: noqa: PTH110, PTH118, PTH123, SIM115 (as people write it)
@@ -158,7 +159,7 @@ def goes_right():
         dist.all_reduce(torch.ones(8), group=pair)
 
 
-for step in range(1, 60):
+for step in range(1, 10_000 if what == "go-on" else 60):
     if step == 8 and rank == culprit:
         if what == "barrier":
             begin()
