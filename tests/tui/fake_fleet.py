@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,9 +108,6 @@ class FakeSession(Checked):
         }
         host = self.fake_host()
         return {"interpreters": [torch], "gpus": host.gpus, "cores": host.cores}
-
-    def _ping(self, params: dict[str, Any]) -> dict[str, Any]:
-        return {"time": time.time()}
 
     def _evidence(self, params: dict[str, Any]) -> dict[str, Any]:
         host = self.fake_host()

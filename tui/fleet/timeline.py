@@ -7,6 +7,7 @@ become one list: what several hosts tell alike is told once, and a stall knows h
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,11 @@ ALIKE_SECONDS = 10.0
 """Within these the same event on several hosts is one."""
 
 MAX_CHARACTERS = 2000
+
+NODE = re.compile(r", node \d+ of .*\Z")
+"""What only one host says of a launch: which of them it is."""
+
+NAMES_A_RANK = re.compile(r"\A[a-z-]+: rank \d")
 
 ENDS = ("resumed", "finished", "failed", "stopped", "stop")
 """Events after which a stall is over."""
@@ -115,16 +121,24 @@ def _of_host(events: Iterable[wire.Event], host: str, offset: float) -> list[Mom
     stalled: int | None = None
     for event in events:
         at = event.time - offset
+        if stalled is not None and _same_alarm(moments[stalled], event):
+            continue  # called again by an agent that took over from an older one
         over = event.name in ENDS or (stalled is not None and event.attempt != moments[stalled].attempt)
         if stalled is not None and (over or event.name == "stalled"):
             moments[stalled] = dataclasses.replace(moments[stalled], until=at)
             stalled = None
+        text = printable(event.text[:MAX_CHARACTERS])
         if event.name == "stalled":
             stalled = len(moments)
-        text = printable(event.text[:MAX_CHARACTERS])
         name, actor = printable(event.name[:40]), printable(event.actor[:80])
         moments.append(Moment(at, event.attempt, name, actor, text, (host,)))
     return moments
+
+
+def _same_alarm(moment: Moment, event: wire.Event) -> bool:
+    return (
+        event.name == "stalled" and event.attempt == moment.attempt and printable(event.text) == moment.text
+    )
 
 
 def _together(moments: Iterable[Moment]) -> list[Moment]:
@@ -133,9 +147,7 @@ def _together(moments: Iterable[Moment]) -> list[Moment]:
     for moment in sorted(moments, key=lambda moment: (moment.attempt, moment.time)):
         alike = [index for index, other in enumerate(merged) if _alike(moment, other)]
         if alike:
-            first = merged[alike[-1]]
-            until = max((u for u in (first.until, moment.until) if u is not None), default=None)
-            merged[alike[-1]] = dataclasses.replace(first, hosts=(*first.hosts, *moment.hosts), until=until)
+            merged[alike[-1]] = _joined(merged[alike[-1]], moment)
         elif merged and moment.name == merged[-1].name == "saved" and moment.attempt == merged[-1].attempt:
             merged[-1] = dataclasses.replace(moment, times=merged[-1].times + 1)
         else:
@@ -144,10 +156,18 @@ def _together(moments: Iterable[Moment]) -> list[Moment]:
 
 
 def _alike(moment: Moment, other: Moment) -> bool:
-    same = (moment.attempt, moment.name, moment.actor, moment.text)
+    """Whether two hosts tell of the same: whatever their words are."""
     return (
-        same == (other.attempt, other.name, other.actor, other.text)
+        (moment.attempt, moment.name, moment.actor) == (other.attempt, other.name, other.actor)
         and moment.time - other.time <= ALIKE_SECONDS
         and not set(moment.hosts) & set(other.hosts)
         and bool(moment.hosts)
     )
+
+
+def _joined(first: Moment, moment: Moment) -> Moment:
+    """The same from one more host. Of two alarms the one that names a rank says more."""
+    until = max((at for at in (first.until, moment.until) if at is not None), default=None)
+    texts = (NODE.sub("", first.text), NODE.sub("", moment.text))
+    text = next((text for text in texts if NAMES_A_RANK.search(text)), texts[0] or texts[1])
+    return dataclasses.replace(first, hosts=(*first.hosts, *moment.hosts), until=until, text=text)

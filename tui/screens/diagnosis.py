@@ -295,6 +295,8 @@ def _verdict(report: Report, since: float, width: int) -> list[list[Piece]]:
     """The verdict and its sentence; below it for how long, and how sure that is."""
     found = report.diagnosis
     mark = MARKS.get(found.verdict, fmt.Mark("▲", found.verdict, fmt.TROUBLE))
+    if found.verdict == "healthy" and report.state not in ("starting", "running", "stalled"):
+        mark = fmt.run_mark(report.state)  # it is over, and nothing about it was wrong
     head = f" {mark.glyph} {mark.word}   "
     tone = "" if mark.tone == fmt.GOOD else "strong"
     lines = _wrapped([(head, mark.tone)], found.sentence, width, 3, tone)

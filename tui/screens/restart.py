@@ -35,8 +35,17 @@ class RestartScreen(Dialog[tuple[str, ...]]):
 
     def body(self) -> ComposeResult:
         """The facts, a choice for each host that cannot take part, and the field."""
+        state, reason = self.run_view.standing()
+        if state == "stalled" and reason:
+            yield Fact("why", printable(reason))
         for name, text in standing(self.run_view):
             yield Fact(name, text)
+        if state == "stalled":
+            yield Fact(
+                "evidence", "kept on the hosts beside the logs; d, then b writes all of it into a file here"
+            )
+        if self.run_view.info.world_size > 1:
+            yield Fact("ranks", "all of them restart: the others of the job cannot go on without one")
         yield Fact("same", "command, folder, code and environment as before")
         if self.run_view.info.code:
             yield Fact("code", printable(self.run_view.info.code))
