@@ -137,7 +137,8 @@ def test_two_viewers_get_the_same_and_everything(camp: Camp, box: Sshd) -> None:
 def test_restart_is_attempt_2_and_both_logs_stay(camp: Camp, box: Sshd) -> None:
     run = camp.launch(BEHAVE, "say=hello", "gentle", "forever")
     restarted = camp.run("restart", run, "--json").json
-    assert restarted == {"run": run, "attempt": 2, "hosts": ["box"], "world_size": 2}
+    unknown = {"step": None, "lost_steps": None, "lost_seconds": None}
+    assert restarted == {"run": run, "attempt": 2, "hosts": ["box"], "world_size": 2, "from": unknown}
     assert camp.run("wait", run, "--state", "running", "--timeout", "20", "--json").json["attempt"] == 2
     assert camp.run("logs", run, "--attempt", "1").out == b"hello\n"
     assert camp.run("logs", run).out == b"hello\n"

@@ -338,3 +338,12 @@ def test_encamps_that_add_at_once_lose_nothing(tmp_path: Path) -> None:
     listing = process("hosts", "list", "--json", env=environment)
     out, _ = listing.communicate(timeout=60)
     assert {host["name"] for host in json.loads(out)["hosts"]} == set(names)
+
+
+@pytest.mark.parametrize("command", ["stop r", "restart r", "drill r", "signal r --rank 0 --signal CONT"])
+def test_read_only_refuses_what_changes_a_run(encamp: Run, command: str) -> None:
+    code, _, err = encamp("--read-only", *command.split())
+    assert code == 2
+    assert "--read-only keeps all as it is" in err
+    assert "--read-only" not in encamp("--read-only", "watch", "r")[2]
+    assert "--read-only" in encamp("--read-only", "watch", "r", "--on-stall", "restart")[2]

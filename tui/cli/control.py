@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import TYPE_CHECKING
 
 from . import output, parser
 
 if TYPE_CHECKING:
+    from ..fleet.prospect import Prospect
+    from .find_run import Found
     from .parser import Commands
 
 ENDED = "ended"
@@ -38,10 +41,12 @@ def register(commands: Commands) -> None:
         "restart",
         restart,
         summary="stop a run if it lives, and start it again as its next attempt",
-        details="A training task goes on from its last checkpoint. On several hosts the next attempt starts "
-        "on all of them or on none.",
+        details="A training task goes on from its newest complete checkpoint, or from the one that --from "
+        "names. Before, it is said what is restarted, from what and what is lost, and on a terminal it is "
+        "asked. On several hosts the next attempt starts on all of them or on none.",
         examples=[
             "encamp restart gpt-tiny-k3f9x",
+            "encamp restart gpt --from step-200        newer checkpoints are set aside",
             "encamp restart gpt --without vast-b      go on without a host, on fewer ranks",
         ],
         connects=True,
@@ -54,6 +59,14 @@ def register(commands: Commands) -> None:
         default=[],
         help="leave out this host of the run; may be given more than once",
     )
+    restart_parser.add_argument(
+        "--from",
+        dest="from_step",
+        metavar="CHECKPOINT",
+        type=_checkpoint,
+        help="go back to this one, such as step-200; 0 begins anew; for the built-in trainer",
+    )
+    parser.add_yes(restart_parser)
     parser.add_force(restart_parser)
     wait_parser = parser.add(
         commands,
@@ -88,6 +101,11 @@ def register(commands: Commands) -> None:
     wait_parser.add_argument(
         "--timeout", type=parser.seconds, metavar="SECONDS", help="give up after so long"
     )
+
+
+def _checkpoint(text: str) -> int:
+    """The step of a checkpoint: `200`, `step-200` or its path in the run's folder."""
+    return parser.whole(text.rstrip("/").rpartition("/")[2].removeprefix("step-"))
 
 
 async def stop(args: argparse.Namespace) -> int:
@@ -149,6 +167,8 @@ async def _restart(args: argparse.Namespace) -> int:
     from .launch_output import print_launched
 
     async with open_run(args) as found:
+        group_restart.staying_members(found.members, args.without, found.id)  # else it is refused anyway
+        prospect = await _agreed(found, args)
         with HostProgress(quiet=args.json) as progress:
             launched = await group_restart.restart(
                 found.members,
@@ -157,13 +177,40 @@ async def _restart(args: argparse.Namespace) -> int:
                 runs.actor(),
                 without=args.without,
                 forced=args.force or "",
+                resume_step=args.from_step,
                 progress=progress.show,
             )
     if args.json:
-        print_launched(launched, as_json=True)
+        print_launched(launched, as_json=True, more={"from": _from(prospect)})
     else:
         print(f"{found.id}: attempt {launched.attempt} runs, world size {launched.world_size}")
     return 0
+
+
+async def _agreed(found: Found, args: argparse.Namespace) -> Prospect:
+    """Say what a restart means; on a terminal, ask. Raises EncampError when it is not wanted."""
+    from ..fleet import prospect as prospects
+    from ..fleet.errors import EncampError
+    from .prompts import confirmed, is_terminal
+
+    run = found.current()
+    prospect = await prospects.look(run, found.sessions, without=args.without, from_step=args.from_step)
+    if not args.json or is_terminal():
+        for sentence in prospect.sentences(time.time() + run.host.clock_offset):
+            output.note(output.clean(sentence))
+    if not args.yes and is_terminal() and not await confirmed("Restart it? (yes/no) ", "yes"):
+        raise EncampError(f"{found.id} was not restarted.", "Nothing was changed: it is as it was.")
+    return prospect
+
+
+def _from(prospect: Prospect) -> dict[str, object]:
+    """What `restart --json` says of what the run went on from."""
+    known = prospect.ours
+    return {
+        "step": (prospect.checkpoint.step if prospect.checkpoint else 0) if known else None,
+        "lost_steps": prospect.lost_steps,
+        "lost_seconds": prospect.lost_seconds,
+    }
 
 
 async def wait(args: argparse.Namespace) -> int:

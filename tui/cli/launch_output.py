@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 from ..fleet.coordinator import Launched
@@ -10,10 +11,10 @@ from ..formatting import plural
 from . import output
 
 
-def print_launched(launched: Launched, *, as_json: bool) -> None:
-    """Say what has been started."""
+def print_launched(launched: Launched, *, as_json: bool, more: Mapping[str, object] | None = None) -> None:
+    """Say what has been started; `more` goes into the JSON."""
     if as_json:
-        output.print_json(_common(launched))
+        output.print_json({**_common(launched), **(more or {})})
         return
     print(f"{launched.run}: {plural(launched.world_size, 'rank')} on {', '.join(launched.hosts)}")
     output.note(f"follow it with: encamp logs {launched.run}{' --merged' if launched.nodes else ''} -f")

@@ -81,7 +81,9 @@ def build() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"encamp {VERSION}")
     parser.add_argument(
-        "--read-only", action="store_true", help="open the app without anything that changes a host or a run"
+        "--read-only",
+        action="store_true",
+        help="refuse, and leave out of the app, what changes a host or a run",
     )
     parser.set_defaults(handler=app.run, json=False)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
@@ -126,7 +128,20 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             hint = "RUN, PATH and DEST go together: options come before or after them."
         raise UsageError(f"Not understood: {' '.join(unknown)}", hint)
     args.extra = extra
+    if args.read_only and _changes(args):
+        raise UsageError(
+            f"encamp {args.command} changes hosts or runs, and --read-only keeps all as it is.",
+            "If that is meant: leave out --read-only",
+        )
     return args
+
+
+CHANGING = ("launch", "stop", "restart", "signal", "drill", "env", "export", "shell")
+"""Commands that --read-only refuses; watching is one when it may restart."""
+
+
+def _changes(args: argparse.Namespace) -> bool:
+    return args.command in CHANGING or (args.command == "watch" and args.on_stall == "restart")
 
 
 def add(

@@ -42,6 +42,8 @@ class Wish:
     restarting: bool = False
     forced: str = ""
     """Why to go on in spite of a blocker; then GPUs that another run holds are taken as well."""
+    resume_step: int | None = None
+    """The checkpoint to go back to; None is the newest, 0 none."""
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,8 @@ class Order:
     """Why it is begun in spite of a blocker, in the user's words."""
     note: str = ""
     """What else the run's record is to say of the beginning of this attempt."""
+    resume_step: int | None = None
+    """The checkpoint to go back to; None is the newest, 0 none."""
     rendezvous_id: str = field(default_factory=lambda: random.token_hex(8))
 
     def placement(self, node_rank: int) -> wire.Placement:
@@ -157,6 +159,8 @@ class Bringup:
             "forced": self._order.forced,
             "note": self._order.note,
         }
+        if self._order.resume_step is not None:
+            params["resume_step"] = self._order.resume_step
         try:
             answer = await session.request("prepare", params, PREPARE_SECONDS)
         except RequestRefused:

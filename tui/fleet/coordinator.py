@@ -89,7 +89,15 @@ async def begin(
 ) -> Launched:
     """Begin what was arranged, on all hosts or on none; returns when its ranks have started."""
     order = Order(
-        wish.spec, wish.attempt, arranged.nodes, arranged.rendezvous, actor, secrets, wish.forced, note
+        wish.spec,
+        wish.attempt,
+        arranged.nodes,
+        arranged.rendezvous,
+        actor,
+        secrets,
+        wish.forced,
+        note,
+        wish.resume_step,
     )
 
     def check(plans: dict[str, Plan]) -> None:

@@ -18,7 +18,7 @@ from .arrange import Wish
 from .coordinator import Launched, begin, bring, call_off, on_one
 from .errors import EncampError, HostError, RequestRefused, UsageError
 from .members import Member
-from .parallel import Progress, everywhere
+from .parallel import HostsFailed, Progress, everywhere
 from .session import Session
 
 if TYPE_CHECKING:
@@ -45,29 +45,46 @@ async def restart(
     *,
     without: Sequence[str] = (),
     forced: str = "",
+    resume_step: int | None = None,
     progress: Progress,
 ) -> Launched:
     """Start the next attempt on all members but those called in `without`; returns when its ranks run.
 
-    `others` are hosts on which an older attempt still goes on: it is stopped. Raises UsageError, CannotGoOn,
-    HostsFailed, HostsDiffer, Blocked, RunFailed.
+    `others` are hosts on which an older attempt still goes on: it is stopped. `resume_step` is the checkpoint
+    to go back to; None is the newest, 0 none. Raises UsageError, CannotGoOn, HostsFailed, HostsDiffer,
+    Blocked, RunFailed.
     """
-    staying = _staying(members, without, run)
+    staying = staying_members(members, without, run)
     sessions = [member.session for member in staying if member.session is not None]
     if len(members) == 1 and not members[0].node.address:
-        return await _restart_on_one(sessions[0], run, actor, forced, progress)
+        return await _restart_on_one(sessions[0], run, actor, forced, resume_step, progress)
     leaving = [member for member in members if member not in staying]
     reachable = [member.session for member in leaving if member.session and not member.problem]
     known = (await everywhere([*sessions, *reachable], lambda session: _known(session, run))).results()
     newest = _agreed(run, known)
     secrets = await _secrets(sessions, run, newest.spec.secret_sources)
-    wish = Wish(newest.spec, newest.attempt + 1, restarting=True, forced=forced)
+    wish = Wish(newest.spec, newest.attempt + 1, restarting=True, forced=forced, resume_step=resume_step)
     arranged = await arrange.arrange(sessions, wish, _network(staying), progress)
     await bring(arranged.sessions, newest.spec, None, progress)
     stopped = await group_stop.stop(members, others, run, actor, None, progress)
     if any(session.name in stopped.failed for session in sessions):
         raise group_stop.complaint(run, stopped)
-    return await begin(arranged, wish, actor, secrets, _note(leaving), progress)
+    try:
+        return await begin(arranged, wish, actor, secrets, _note(leaving), progress)
+    except HostsFailed as error:
+        _offer_without(run, error, len(staying))
+        raise
+
+
+def _offer_without(run: str, error: HostsFailed, hosts: int) -> None:
+    """Raise CannotGoOn when what is in the way on some hosts are processes that could not be ended."""
+    stuck = [name for name, each in error.failures.items() if getattr(each, "code", "") == "left-alive"]
+    if stuck and len(stuck) < hosts:
+        words = " ".join(f"--without {name}" for name in stuck)
+        raise CannotGoOn(
+            f"{run} was stopped, and not started again.\n{error.message}",
+            f"{error.hint}\n  Or go on with fewer hosts: encamp restart {run} {words}",
+        ) from error
 
 
 def _network(staying: Sequence[Member]) -> NetworkSection:
@@ -78,7 +95,7 @@ def _network(staying: Sequence[Member]) -> NetworkSection:
     return NetworkSection(interface=interfaces.pop() if len(interfaces) == 1 else "")
 
 
-def _staying(members: Sequence[Member], without: Sequence[str], run: str) -> list[Member]:
+def staying_members(members: Sequence[Member], without: Sequence[str], run: str) -> list[Member]:
     """The members that go on. Raises UsageError, CannotGoOn."""
     names = _names(members)
     for name in without:
@@ -138,7 +155,7 @@ def _agreed(run: str, known: Mapping[str, Known]) -> Known:
 
 
 async def _restart_on_one(
-    session: Session, run: str, actor: str, forced: str, progress: Progress
+    session: Session, run: str, actor: str, forced: str, resume_step: int | None, progress: Progress
 ) -> Launched:
     """The same by the request that does all of it."""
     try:
@@ -150,7 +167,9 @@ async def _restart_on_one(
     secrets = await _secrets([session], run, sources)
     progress(session.name, "restarting")
     try:
-        result = await runs.restart(session, run, actor, secrets=secrets, forced=forced)
+        result = await runs.restart(
+            session, run, actor, secrets=secrets, forced=forced, resume_step=resume_step
+        )
         await run_watch.started(session, result.run, result.attempt)
     except asyncio.CancelledError:
         await call_off(session, run, actor, progress)

@@ -180,12 +180,23 @@ async def stop(session: Session, run: str, actor: str, grace_seconds: float | No
 
 
 async def restart(
-    session: Session, run: str, actor: str, *, secrets: Mapping[str, str] | None = None, forced: str = ""
+    session: Session,
+    run: str,
+    actor: str,
+    *,
+    secrets: Mapping[str, str] | None = None,
+    forced: str = "",
+    resume_step: int | None = None,
 ) -> LaunchResult:
-    """Stop the run if it lives, and start its next attempt. Raises RequestRefused, Unreachable."""
+    """Stop the run if it lives, and start its next attempt. Raises RequestRefused, Unreachable.
+
+    `resume_step` is the checkpoint to go back to; None is the newest, 0 none.
+    """
     known = session.view.runs.get(run)
     before = known.info.attempt if known else 0
     params = {"run": run, "actor": actor, **_extras(secrets, forced)}
+    if resume_step is not None:
+        params["resume_step"] = resume_step
     try:
         return read_answer(LaunchResult, await session.request("restart", params, timeout=STOP_SECONDS))
     except Unreachable:
