@@ -3,13 +3,15 @@
     python tests/heavy.py FOLDER [ARGUMENT OF PYTEST...]
 
 FOLDER is what ENCAMP_HOME is on a host: environments are found there again as long as what they were made
-from is the same. Those for TensorFlow are made from this Python as well, so that they have pytest.
+from is the same. Horovod's is made from this Python. TensorFlow's has no torch: it is made from one with
+pytest alone, in which the tests of training with TensorFlow run.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -17,10 +19,24 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 VARIABLES = {"horovod": "ENCAMP_TESTS_HOROVOD", "tensorflow": "ENCAMP_TESTS_TENSORFLOW"}
+PYTEST = ("pytest", "pytest-timeout", "pytest-rerunfailures")
 NONCE = "0123456789abcdef"
 
 
-def build(home: str, recipe: str) -> str:
+def with_pytest(home: str) -> str:
+    """A Python that has what runs tests, and no torch."""
+    folder = Path(home) / "python-{}.{}.{}".format(*sys.version_info)
+    python, marker = folder / "bin" / "python", folder / "complete"
+    if not marker.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        base = Path(sys.base_prefix) / "bin" / "python3"
+        subprocess.run([base, "-m", "venv", folder], check=True)
+        subprocess.run([python, "-m", "pip", "install", "--quiet", *PYTEST], check=True)
+        marker.touch()
+    return str(python)
+
+
+def build(home: str, recipe: str, base: str) -> str:
     """The Python of the environment. Exits when it cannot be built."""
     builder = subprocess.Popen(
         [sys.executable, "-m", "agent", "build-env", NONCE, home],
@@ -30,7 +46,7 @@ def build(home: str, recipe: str) -> str:
         text=True,
     )
     assert builder.stdin is not None and builder.stdout is not None
-    asked = {"python": sys.executable, "setup": {"recipe": recipe}}
+    asked = {"python": base, "setup": {"recipe": recipe}}
     builder.stdin.write(json.dumps(asked) + "\n")
     builder.stdin.flush()
     for line in builder.stdout:
@@ -52,7 +68,8 @@ def main(folder: str, arguments: list[str]) -> int:
     took = {}
     for recipe, variable in VARIABLES.items():
         began = time.monotonic()
-        os.environ[variable] = build(home, recipe)
+        base = with_pytest(home) if recipe == "tensorflow" else sys.executable
+        os.environ[variable] = build(home, recipe, base)
         took[f"environment of {recipe}"] = time.monotonic() - began
     codes = []
     for name, python, words in (
