@@ -100,7 +100,8 @@ class Builder:
     def _build(self) -> None:
         started = time.time()
         base = self._base
-        _say(f"A virtual environment on {base.path} (Python {base.version}, torch {base.torch or 'none'})")
+        torch = f"torch {base.torch}" if base.torch else "no torch"
+        _say(f"A virtual environment on {base.path} (Python {base.version}, {torch})")
         noexec = os.statvfs(self._home).f_flag & os.ST_NOEXEC
         if noexec:
             _say(f"Note: {self._home} is mounted noexec; packages with compiled parts cannot be loaded there")
@@ -200,9 +201,7 @@ class Builder:
             why = "it was killed, probably for want of memory"
         if any(word in line for line in lines for word in _NO_NETWORK):
             failed = f"this host does not reach what pip downloads from: {failed}"
-            hint = (
-                "see PIP_INDEX_URL and HTTPS_PROXY, which an index or proxy that it reaches would be set with"
-            )
+            hint = "set PIP_INDEX_URL or HTTPS_PROXY on the host to an index or a proxy that it reaches"
         errors = [line for line in lines if line.startswith(("ERROR:", "error:"))] or lines
         why = why or "; ".join(errors[-LAST_LINES:])[-1500:] or f"it ended with code {code}"
         all_of_it = f"all it said is in {log} on the host"

@@ -80,7 +80,10 @@ def base(home: str, python: str, cwd: str, setup: wire.EnvSetup) -> probe.Interp
         return probe.inspect(home, base_of(home, found.path) or found.path)
     try:
         return probe.resolve(home, python, cwd)
-    except RunError:
+    except RunError as error:
+        if setup.recipe and error.code == "no-python":
+            hint = "install torch there, or name a Python that has it with --python"
+            raise RunError(error.code, error.message, hint) from error
         if not names_torch(setup):
             raise
         named = python if "/" in python else shutil.which(python) or python

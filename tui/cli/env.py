@@ -25,9 +25,9 @@ def register(commands: Commands) -> None:
         build,
         summary="build an environment on a host for a strategy that needs more than torch",
         details="deepspeed is for zero1, zero2 and zero3, horovod for horovod, tensorflow for tf-mirrored "
-        'tf-parameter-server. Launches with python = "auto" find it. What the host\'s own Python has can be '
-        "imported in it, and is not changed. A build that was interrupted here goes on there; asking again "
-        "follows it. Horovod has been unmaintained since 2023; it is compiled, which takes minutes.",
+        'and tf-parameter-server. Launches with python = "auto" find it. What the host\'s own Python has can '
+        "be imported in it, and is not changed. A build that was interrupted here goes on there; asking "
+        "again follows it. Horovod has been unmaintained since 2023; it is compiled, which takes minutes.",
         examples=[
             "encamp env build deepspeed --on vast-a",
             "encamp env build horovod --on vast-a,vast-b --python /venv/main/bin/python",

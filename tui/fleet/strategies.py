@@ -166,7 +166,7 @@ def _shape(about: About, hosts: Sequence[HostHas], wanted: Wanted) -> Iterable[V
     """What there is to say of the number of hosts, ranks and GPUs."""
     yield Verdict(YES)
     if about.one_process and len(hosts) > 1:
-        yield Verdict(NO, "one host only", "mark one, or choose another strategy")
+        yield Verdict(NO, "one host only", "choose one, or another strategy")
     if wanted.script:
         return  # what its ranks do with each other is the script's affair
     if about.one_process and wanted.ranks > 1:
@@ -195,7 +195,7 @@ def _packages(about: About, host: HostHas, wanted: Wanted) -> Verdict:
     if wanted.python != "auto":
         named = [each for each in usable if each.path == wanted.python]
         if not named:
-            return Verdict(UNKNOWN, f"what {wanted.python} on {host.name} has is not known")
+            return Verdict(UNKNOWN, f"not known of {wanted.python} on {host.name}")
         usable = named
     if any(has(each, needs) for each in usable):
         return Verdict(YES)
@@ -205,7 +205,7 @@ def _packages(about: About, host: HostHas, wanted: Wanted) -> Verdict:
     what = " and ".join(lacking)
     if wanted.added is not None:
         return Verdict(NO, f"needs {what}", "add it to packages in the profile's [env_setup]")
-    if lacking == ["torch"]:
+    if "torch" in lacking:  # environments for the others are built on a Python that has it
         return Verdict(NO, f"no torch on {host.name}", "install it there, or name a Python that has it")
     return Verdict(NO, f"needs {what}", f"encamp env build {lacking[-1]} --on {host.name}")
 
