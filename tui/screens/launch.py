@@ -99,7 +99,13 @@ class LaunchScreen(Dialog[str]):
         profile = self.profile if self.profile in self.names else next(iter(self.names), Select.NULL)
         with Horizontal(classes="fields"):
             yield Text("profile", classes="name")
-            yield Select([(name, name) for name in self.names], value=profile, id="profile", compact=True)
+            yield Select(
+                [(name, name) for name in self.names],
+                value=profile,
+                allow_blank=not self.names,  # else the list begins with an entry that stands for none
+                id="profile",
+                compact=True,
+            )
         yield Text(id="description", classes="quiet indented")
         with Horizontal(classes="fields tall"):
             yield Text("hosts", classes="name")
@@ -112,7 +118,7 @@ class LaunchScreen(Dialog[str]):
         yield StrategyChoice()
         with Horizontal(classes="fields"):
             yield Text("ranks a host", classes="name")
-            yield Input(placeholder="as the profile says; auto is one a GPU", id="nproc", compact=True)
+            yield Input(placeholder="as the profile says; auto: one a GPU or core", id="nproc", compact=True)
         with Horizontal(classes="fields"):
             yield Text("change", classes="name")
             yield Input(placeholder="train.steps=500 env.NCCL_DEBUG=INFO", id="set", compact=True)

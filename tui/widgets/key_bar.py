@@ -17,6 +17,8 @@ WORDS = {
     "question_mark": "?",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
     "up": "↑",
     "down": "↓",
     "left": "←",
