@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import shlex
 import shutil
 import subprocess
 import sys
@@ -32,8 +33,8 @@ TRIAL_SECONDS = 60.0
 """How long a Python may take to say whether it has the packages, on a machine that is busy."""
 
 INSTALL = {
-    "torch": "Install it with: pip install 'encamp[train]'",
-    "deepspeed": "Install it with: pip install 'encamp[deepspeed]'",
+    "torch": "Install it with: {here} -m pip install 'encamp[train]'",
+    "deepspeed": "Install it with: {here} -m pip install 'encamp[deepspeed]'",
     "horovod": (
         "Horovod has to be built for its torch, as `encamp env build horovod --on HOST` does on a host. "
         "Then: encamp demo --strategy {strategy} --python PATH"
@@ -120,4 +121,6 @@ def _lacking(python: str, names: tuple[str, ...]) -> list[str] | None:
 def _missing(strategy: str, lacking: list[str], where: str) -> EncampError:
     names = " and ".join(lacking)
     message = f"The demo trains for real: --strategy {strategy} needs {names}, and {where}."
-    return EncampError(message, " ".join(INSTALL[name].format(strategy=strategy) for name in lacking))
+    here = shlex.quote(sys.executable)
+    hints = (INSTALL[name].format(strategy=strategy, here=here) for name in lacking)
+    return EncampError(message, " ".join(hints))

@@ -100,5 +100,6 @@ async def _checkpoint(found: Found, step: int | None, on: str | None) -> tuple[H
 def _none(run: str, step: int | None) -> EncampError:
     which = "complete checkpoint" if step is None else f"complete checkpoint of step {step}"
     return EncampError(
-        f"There is no {which} in the folder of {run}.", f"See what there is: encamp get {run} checkpoints"
+        f"There is no {which} in the folder of {run}.",
+        f"See what was saved, and where: encamp logs {run} | grep saved",
     )
