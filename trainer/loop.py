@@ -206,9 +206,10 @@ class Loop:
             **more,
         )
         width = len(str(self.cfg.steps))
+        unit = "samples" if rate == samples else "tokens"  # where a sample has one target there are no tokens
         self.progress.say(
             f"step {step:{width}}/{self.cfg.steps}  loss {loss:.4f}  grad norm {norm:.3f}  "
-            f"lr {learning_rate:.2e}  {rate:,.0f} tokens/s  {1000 * seconds / window.steps:.1f} ms/step"
+            f"lr {learning_rate:.2e}  {rate:,.0f} {unit}/s  {1000 * seconds / window.steps:.1f} ms/step"
             + (f"  MFU {mfu:.1%}" if isinstance(mfu, float) else "")
             + (f"  {waiting:.0%} waiting for data: raise --workers" if waiting > LONG_WAIT else "")
         )

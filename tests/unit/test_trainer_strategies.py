@@ -222,7 +222,7 @@ def test_a_model_without_parameters(train: Trainings, tmp_path: Path, strategy: 
 @pytest.mark.parametrize(
     ("plan", "said"),
     [
-        ({}, "has no TP_PLAN, which says what layers ranks can share, for example\n"),
+        ({}, "has no TP_PLAN, which says what layers ranks can share: add one, such as\n"),
         (
             {"layers.*.upp": "colwise"},
             "TP_PLAN names 'layers.*.upp', and the model has no such layer; did you",

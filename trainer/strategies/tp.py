@@ -63,7 +63,7 @@ def matched(model: Any, task: Task) -> dict[str, tuple[Any, str]]:
     """
     if not task.tp_plan:
         raise JobError(
-            f"job {task.name} has no TP_PLAN, which says what layers ranks can share, for example\n"
+            f"job {task.name} has no TP_PLAN, which says what layers ranks can share: add one, such as\n"
             '    TP_PLAN = {"blocks.*.mlp.up": "colwise", "blocks.*.mlp.down": "rowwise"}'
         )
     modules = {name: module for name, module in model.named_modules() if name}

@@ -229,7 +229,9 @@ class RunScreen(BaseScreen):
         )
         tokens = run_facts.metric(run, "tokens_per_second")
         if tokens:
-            rate.show(Curve("tokens/s", fmt.si(tokens[-1][1]), tokens), revision)
+            alike = run_facts.latest(run, "tokens_per_second") == run_facts.latest(run, "samples_per_second")
+            title = "samples/s" if alike else "tokens/s"  # without tokens the trainer counts samples as such
+            rate.show(Curve(title, fmt.si(tokens[-1][1]), tokens), revision)
         else:
             pace = run.pace
             paces = list(zip(pace.times, pace.values, strict=True))
