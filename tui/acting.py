@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from .actions import Action
-from .fleet import group_restart, group_stop, runs
+from .fleet import group_restart, group_stop, prospect, runs
 from .fleet.errors import UsageError
 from .fleet.members import leftovers, members
 from .fleet.parallel import Progress
+from .fleet.prospect import Prospect
 from .fleet.run_files import RunFiles
 from .fleet.store import Link
 from .screens.confirm import stop_question
@@ -28,7 +29,10 @@ def restart(app: EncampApp, run_id: str) -> None:
         if without is not None:
             _if_there(app, lambda: _restart(app, run.id, without))
 
-    app.push_screen(RestartScreen(run, lambda: members(run, app.sessions())), answered)
+    def look() -> Awaitable[Prospect]:
+        return prospect.look(run, app.sessions())
+
+    app.push_screen(RestartScreen(run, lambda: members(run, app.sessions()), look), answered)
 
 
 def _restart(app: EncampApp, run_id: str, without: tuple[str, ...]) -> None:

@@ -41,6 +41,8 @@ class FakeSession(Checked):
         self.recalled = 0
         """How often that was asked for, which changes nothing and is not in `asked`."""
         """Methods that are refused, and how."""
+        self.checkpoints: list[int] = []
+        """Steps of the complete checkpoints of each run there."""
         self.packages: dict[str, str] = {}
         """What its Python with torch has besides."""
         self.probing: asyncio.Event | None = None
@@ -78,7 +80,7 @@ class FakeSession(Checked):
 
     async def request(self, method: str, params: Mapping[str, Any], timeout: float = 30.0) -> dict[str, Any]:
         params = json.loads(json.dumps(params))  # as the wire would carry it
-        if method not in ("progress", "probe", "ping"):
+        if method not in ("progress", "probe", "ping", "checkpoints"):
             self.asked.append((method, params))
         await asyncio.sleep(0)
         held = self.probing if method == "probe" else self.held
@@ -108,6 +110,11 @@ class FakeSession(Checked):
         }
         host = self.fake_host()
         return {"interpreters": [torch], "gpus": host.gpus, "cores": host.cores}
+
+    def _checkpoints(self, params: dict[str, Any]) -> dict[str, Any]:
+        path = f"/root/.encamp/runs/{params['run']}/checkpoints"
+        complete = [{"step": step, "time": self.fleet.feed.time - 60} for step in self.checkpoints]
+        return {"path": path, "kind": "task", "complete": complete, "incomplete": []}
 
     def _evidence(self, params: dict[str, Any]) -> dict[str, Any]:
         host = self.fake_host()

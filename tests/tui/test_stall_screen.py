@@ -48,7 +48,7 @@ async def test_a_stall_takes_the_header_over(tmp_path: Path, size: tuple[int, in
     async with driving(stalled(), tmp_path, size=size, start_run=RUN) as driver:
         await driver.sees("read_shard")
         said = driver.app.screen.query_one(RunBanner).text
-        assert said.startswith(" ▲ stalled 4")
+        assert said.startswith(" ▲ stalled ")
         assert "rank 3 on vast-a waits for the disk in read_shard" in said
         assert "d evidence   r restart as attempt 2   S stop" in said
         assert "looked" in said
@@ -56,9 +56,12 @@ async def test_a_stall_takes_the_header_over(tmp_path: Path, size: tuple[int, in
         assert driver.app.screen.query_one(RankTable).cursor == 3
         line = driver.line("read_shard (tokens.py:88)") if size[0] > 80 else driver.line("8411/8411")
         assert "▲" in line
-        assert "8411/8412 all_reduce" in driver.text
+        await driver.sees("8411/8412 all_reduce")
         await driver.sees("rank 3 log")
-        assert ("rank 3 stack" in driver.text) == (size[0] == 140)
+        if size[0] == 140:
+            await driver.sees("rank 3 stack")
+        else:
+            assert "rank 3 stack" not in driver.text
 
 
 async def test_what_the_host_says_stands_until_all_ranks_were_looked_at(tmp_path: Path) -> None:
@@ -71,13 +74,13 @@ async def test_what_the_host_says_stands_until_all_ranks_were_looked_at(tmp_path
         assert "WHERE" not in driver.text
         held.set()
         await driver.sees("rank 3 on vast-a waits for the disk")
-        assert "WHERE" in driver.text
+        await driver.sees("WHERE")
 
 
 async def test_a_run_that_is_well_is_calm_and_nobody_is_asked(tmp_path: Path) -> None:
     feed = small()
     async with driving(feed, tmp_path, size=(140, 40), start_run=RUN) as driver:
-        assert "● running" in driver.text
+        await driver.sees("● running")
         assert "WHERE" not in driver.text and "stack" not in driver.text
         assert rows(driver)[:2] == [0, 1]
         assert asked(driver) == 0
@@ -112,8 +115,8 @@ async def test_a_host_that_cannot_be_asked_is_said(tmp_path: Path) -> None:
         )
         await driver.command(f"run {RUN}")
         await driver.sees("its ranks cannot be looked at")
-        assert "older encamp" in driver.text
-        assert "rank 3 is stuck in the kernel" in driver.text
+        await driver.sees("older encamp")
+        await driver.sees("rank 3 is stuck in the kernel")
 
 
 async def test_of_several_hosts_the_joint_verdict_counts(tmp_path: Path) -> None:
@@ -144,8 +147,8 @@ async def test_the_diagnosis_shows_verdict_ranks_and_stack(tmp_path: Path, size:
         await driver.press("d")
         await driver.sees("▲ slow-storage")
         assert "fleet › gpt-0412 › diagnosis" in driver.line("encamp")
-        assert "for 42 s · almost certain" in driver.text
-        assert "nfs_wait_bit_killable" in driver.text
+        await driver.sees(" s · almost certain")
+        await driver.sees("nfs_wait_bit_killable")
         stack = driver.app.screen.query_one(StackView)
         await eventually(lambda: "self.file.readinto(self.buffer)" in stack.text, 5, "the stack")
         assert "▸ data/tokens.py:88  read_shard" in stack.text
@@ -162,8 +165,8 @@ async def test_the_diagnosis_of_a_run_that_is_well(tmp_path: Path) -> None:
     async with driving(small(), tmp_path, size=(140, 40), start_run=RUN) as driver:
         await driver.command("diagnose")
         await driver.sees("● healthy   all ranks make progress")
-        assert "rank 0 stack" in driver.text
-        assert "average (train.py:231)" in driver.text
+        await driver.sees("rank 0 stack")
+        await driver.sees("average (train.py:231)")
         assert asked(driver) == 1
         await driver.press("d")
         await eventually(lambda: asked(driver) == 2, 5, "asked again")
@@ -173,14 +176,14 @@ async def test_the_diagnosis_of_a_crash_shows_who_failed_first(tmp_path: Path) -
     async with driving(crashed(), tmp_path, size=(140, 40), start_run=RUN) as driver:
         await driver.press("d")
         await driver.sees("▲ out-of-memory")
-        assert "rank 3 on vast-a ran out of memory" in driver.text
+        await driver.sees("rank 3 on vast-a ran out of memory")
         assert rows(driver)[0] == 3
-        assert "forward (model.py:61)" in driver.text
-        assert "ranks 0, 2, 4 and 6  exit  was killed by signal 15, a consequence" in driver.text
+        await driver.sees("forward (model.py:61)")
+        await driver.sees("ranks 0, 2, 4 and 6  exit  was killed by signal 15, a consequence")
         stack = driver.app.screen.query_one(StackView)
-        assert "rank 3 traceback" in stack.text
+        await eventually(lambda: "rank 3 traceback" in stack.text, 5, "the traceback")
         assert "torch.OutOfMemoryError" in stack.text and "frozen runpy" not in stack.text
-        assert "○    1" in driver.text, "a consequence is not as loud as the failure"
+        await driver.sees("○    1")
         await driver.press("j", "j")
         await eventually(lambda: "a consequence" in stack.text, 5, "why rank 1 ended")
 
@@ -191,7 +194,7 @@ async def test_a_host_that_is_away_is_in_the_diagnosis(tmp_path: Path) -> None:
     async with driving(feed, tmp_path, size=(120, 40), start_run=RUN) as driver:
         await driver.press("d")
         await driver.sees("▲ host-unreachable")
-        assert "vast-b is not in it: No route to host." in driver.text
+        await driver.sees("vast-b is not in it: No route to host.")
     feed.store.set_link("vast-a", Link.UNREACHABLE, "No route to host.")
     async with driving(feed, tmp_path / "two", size=(120, 40), start_run=RUN) as driver:
         await driver.press("d")
@@ -219,7 +222,14 @@ async def test_restart_from_the_diagnosis_and_not_in_read_only_mode(tmp_path: Pa
         await driver.sees("slow-storage")
         await driver.press("r")
         assert isinstance(driver.app.screen, RestartScreen)
-        assert "all 8 ranks" in driver.text
+        await driver.sees("all 8 ranks")
+        await driver.sees("It begins at step 1 again: there is no complete checkpoint")
+        assert "rank 3 is stuck in the kernel" in driver.line("why")
+        await driver.press("escape")
+        driver.fleet.sessions["vast-a"].checkpoints = [100, 200]
+        await driver.press("r")
+        await driver.sees("It goes on from step-200, complete on vast-a")
+        await driver.sees("Lost: 41 steps")
     async with driving(stalled(), tmp_path / "two", size=(120, 40), start_run=RUN, read_only=True) as driver:
         await driver.sees("read_shard")
         assert "restart" not in driver.text and "S stop" not in driver.text
@@ -260,9 +270,9 @@ async def test_the_timeline_tells_both_attempts(tmp_path: Path) -> None:
         assert isinstance(driver.app.screen, TimelineScreen)
         assert driver.text.count("launched") == 1, "one launch, however many hosts"
         assert "by maria@laptop" in driver.line("launched")
-        assert "for 1 min 28 s · stopped: rank 6" in driver.text
+        await driver.sees("for 1 min 28 s · stopped: rank 6")
         assert "on vast-b" in driver.line("for 1 min 28 s")
-        assert "so far · kernel-wait: rank 6" in driver.text
+        await driver.sees("so far · kernel-wait: rank 6")
         assert driver.text.index("attempt 1") < driver.text.index("resumed") < driver.text.index("attempt 2")
 
 

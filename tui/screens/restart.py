@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.content import Content
+from textual.message import Message
 from textual.widgets import Input
 from textual.widgets.selection_list import Selection
 
 from .. import formatting as fmt
+from ..fleet.errors import EncampError
 from ..fleet.members import Member
+from ..fleet.prospect import Prospect
 from ..fleet.sanitize import printable
 from ..fleet.store import RunView
 from ..widgets.mark_list import MarkList
@@ -22,15 +27,32 @@ WORD = "restart"
 
 
 class RestartScreen(Dialog[tuple[str, ...]]):
-    """Answers with the names of the hosts that are left out; `members` says how the hosts are now."""
+    """Answers with the names of the hosts that are left out.
 
-    def __init__(self, run: RunView, members: Callable[[], Sequence[Member]]) -> None:
+    `members` says how the hosts are now, `look` asks them what the run would go on from.
+    """
+
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - as the base class has it
+
+    @dataclass
+    class Foreseen(Message):
+        """What a restart means, in sentences, or why that cannot be said."""
+
+        sentences: Sequence[str]
+
+    def __init__(
+        self,
+        run: RunView,
+        members: Callable[[], Sequence[Member]],
+        look: Callable[[], Awaitable[Prospect]],
+    ) -> None:
         info = run.info
         ranks = f"all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
         what = "stop and start again" if run.live else "start again"
         super().__init__(f"restart {run.id}: {ranks} {what} as attempt {run.attempt + 1}")
         self.run_view = run
         self._members = members
+        self._look = look
         self._lost = [member for member in members() if member.problem is not None]
 
     def body(self) -> ComposeResult:
@@ -39,13 +61,16 @@ class RestartScreen(Dialog[tuple[str, ...]]):
         if state == "stalled" and reason:
             yield Fact("why", printable(reason))
         for name, text in standing(self.run_view):
-            yield Fact(name, text)
+            if name == "lost":
+                yield Fact("from", "asking the hosts for its checkpoints …", classes="prospect")
+            else:
+                yield Fact(name, text)
+        if not self.run_view.live:
+            yield Fact("from", "asking the hosts for its checkpoints …", classes="prospect")
         if state == "stalled":
-            yield Fact(
-                "evidence", "kept on the hosts beside the logs; d, then b writes all of it into a file here"
-            )
+            yield Fact("evidence", "kept on the hosts beside the logs; in the diagnosis b writes it here")
         if self.run_view.info.world_size > 1:
-            yield Fact("ranks", "all of them restart: the others of the job cannot go on without one")
+            yield Fact("ranks", "all of them: none of the job can go on without the others")
         yield Fact("same", "command, folder, code and environment as before")
         if self.run_view.info.code:
             yield Fact("code", printable(self.run_view.info.code))
@@ -65,6 +90,23 @@ class RestartScreen(Dialog[tuple[str, ...]]):
     def on_mount(self) -> None:
         """The word comes first; what there is to choose is one shift-tab away."""
         self.query_one(Input).focus()
+        self._foresee()
+
+    @work(exclusive=True, group="prospect", exit_on_error=False)
+    async def _foresee(self) -> None:
+        try:
+            found = await self._look()
+        except EncampError as error:
+            said = fmt.sentences(f"not known: {error.message}", error.hint)
+            self.post_message(self.Foreseen([said]))
+        else:
+            now = time.time() + self.run_view.host.clock_offset
+            self.post_message(self.Foreseen(found.sentences(now)[1:]))  # the title is the first
+
+    @on(Foreseen)
+    def _foreseen(self, event: Foreseen) -> None:
+        for text in self.query(".prospect").results(Text):
+            text.put("\n".join(event.sentences))
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
