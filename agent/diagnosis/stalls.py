@@ -30,7 +30,7 @@ def stopped(case: Case) -> Optional[Diagnosis]:
 
 def in_kernel(case: Case) -> Optional[Diagnosis]:
     """Ranks that no signal reaches: they wait in the kernel for a disk, a network file system, a driver."""
-    held = [rank for rank in case.stalled if rank.process_state == "D" and not rank.io_bytes]
+    held = [rank for rank in case.stalled if rank.process_state == "D" and not case.busy(rank)]
     if not held:
         return None
     findings = [

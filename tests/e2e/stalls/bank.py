@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -85,13 +86,16 @@ HEADER = f"{'scenario':22} {'verdict':20} {'culprit':9} {'s':>6}  ok"
 
 def play(scenario: Scenario) -> Outcome:
     """Run it and say what came of it. Raises NotPossible."""
+    if scenario.needs and shutil.which(scenario.needs) is None:
+        raise NotPossible(f"there is no {scenario.needs}")
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True)))
+        groups = stack.enter_context(_limited(scenario.memory)) if scenario.memory else []
         host = AgentHost(str(folder / "home"), sys.executable)
         stack.callback(host.close)
         viewer = host.connect()
-        if scenario.memory:
-            stack.enter_context(_limited(viewer.hello.pid, scenario.memory))
+        for group in groups:
+            (group / "cgroup.procs").write_text(str(viewer.hello.pid))
         return Stage(scenario, folder, host, viewer).outcome()
 
 
@@ -223,8 +227,8 @@ class Stage:
 
 
 @contextlib.contextmanager
-def _limited(pid: int, memory: str) -> Iterator[None]:
-    """Put a process, and what it starts from now on, into a control group with that much memory."""
+def _limited(memory: str) -> Iterator[list[Path]]:
+    """Control groups with that much memory, into which a process and so all that it starts can be put."""
     if os.geteuid() != 0:
         raise NotPossible("control groups are made by root")
 
@@ -233,12 +237,10 @@ def _limited(pid: int, memory: str) -> Iterator[None]:
 
     groups = cgroups.limit(f"encamp-stalls-{os.getpid()}", HostOptions(memory=memory), refuse)
     try:
-        for group in groups:
-            (group / "cgroup.procs").write_text(str(pid))
-        yield
+        yield groups
     finally:
         for group in groups:
-            wait_until(lambda group=group: _removed(group), 20, f"{group} is empty")  # type: ignore[misc]
+            wait_until(partial(_removed, group), 20, f"{group} is empty")
 
 
 def _removed(group: Path) -> bool:

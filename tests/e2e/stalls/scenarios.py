@@ -40,6 +40,8 @@ class Scenario:
     """So long nothing must be said; it never ends by itself."""
     memory: str = ""
     """All processes of the run together may use so much, as in `600m`."""
+    needs: str = ""
+    """A program that has to be there."""
     task: bool = False
     """It is a job of the trainer's."""
     quick: bool = False
@@ -78,6 +80,7 @@ STALLS = (
     _ddp("queue", "thread-deadlock", words="next_sample (ddp.py:"),
     _ddp("thread", "thread-deadlock", words="finish (ddp.py:"),
     _ddp("library", "gil-held", words="call_library (ddp.py:"),
+    _ddp("kernel", "kernel-wait", words="rank 1 is stuck in the kernel", needs="cc"),
     _ddp("save", "slow-storage", words="write_state (ddp.py:"),
     _ddp("kind", "collective-mismatch|exited-early", culprits=(0, 1)),
     _ddp("order", "collective-mismatch", culprits=(0, 1)),
@@ -91,8 +94,8 @@ STALLS = (
     _data("stopped-worker", 1, words="is stopped"),
     _data("slow-worker", 1, words="download (loader.py:"),
     _data("no-workers", 0, words="download (loader.py:"),
-    Scenario("no-optimizer", "bare.py", ("no-optimizer",), ("collective-missing",), (1,), seconds=35),
-    Scenario("never-joins", "bare.py", ("never-joins",), ("collective-missing",), (1,), seconds=40),
+    Scenario("no-optimizer", "bare.py", ("no-optimizer",), ("collective-missing",), (1,), seconds=45),
+    Scenario("never-joins", "bare.py", ("never-joins",), ("collective-missing",), (1,), seconds=45),
     _ddp("own-handler", "collective-missing"),
     _ddp("fork-before-init", "collective-missing"),
     _ddp("own-stdout", "collective-missing"),

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -93,7 +94,20 @@ def call_library():
     library.pthread_mutex_lock(mutex)
 
 
+def hang_in_the_kernel():
+    """A parent waits in the kernel for its child of `vfork` to execute something, and no signal wakes it."""
+    Path("hang.c").write_text(
+        "#include <unistd.h>\nvoid hang(void) { if (vfork() == 0) for (;;) pause(); }\n"
+    )
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", "hang.so", "hang.c"], check=True)
+    library = ctypes.CDLL("./hang.so")
+    begin()
+    library.hang()
+
+
 def go_wrong():
+    if what == "kernel":
+        hang_in_the_kernel()
     begin()
     if what in ("sleep", "own-handler", "fork-before-init", "own-stdout"):
         wait_for_the_others_file()
