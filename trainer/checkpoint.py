@@ -85,11 +85,18 @@ class Checkpoints:
         )
         if failures:
             raise CheckpointError(next(iter(failures.values())))
+        moments = state["optimizer"]["state"]
+        unused, failures = self.places.attempt(lambda: _unused(moments, saved or {}, path))
+        if failures:
+            raise CheckpointError(next(iter(failures.values())))
+        as_new = {name: moments.pop(name) for name in unused or ()}
         if not any(name.startswith("scaler.") for name in saved or {}):
             state.pop("scaler", None)  # of a run that scaled no loss: the scale is found as at a beginning
         _, failures = self.places.attempt(lambda: self._read(state, path))
         self._refuse_unreadable(path, failures)
+        moments |= as_new
         strategy.restore(state, groups)
+        strategy.forget_moments(as_new.keys())
 
     def save(self, strategy: Strategy, position: Position, *, background: bool) -> Save:
         """Write a checkpoint, and delete those that are too many: see `Saver.save`."""
@@ -102,9 +109,9 @@ class Checkpoints:
         except dcp.api.CheckpointException as error:
             failed = [rank for rank in self.places.ranks[self.places.own] if rank in error.failures]
             if failed:
-                raise CheckpointError(str(error.failures[failed[0]][0])) from error
+                raise CheckpointError(_first_line(error.failures[failed[0]][0])) from error
         except (EOFError, pickle.UnpicklingError) as error:
-            raise CheckpointError(str(error)) from error
+            raise CheckpointError(_first_line(error)) from error
 
     def _refuse_unreadable(self, path: Path, failures: dict[int, str]) -> None:
         if not failures:
@@ -162,12 +169,49 @@ def _compare(model: dict[str, Any], saved: dict[str, Any], path: Path, elsewhere
     """
     stored = {key.removeprefix("model."): value for key, value in saved.items() if key.startswith("model.")}
     other = f"{path} is a checkpoint of another model"
+    # What a module adds to its state may be a dictionary, and then is there in parts.
+    parts = {name: _prefixes(name) for name in stored if name not in model}
+    whole = {*stored, *(prefix for prefixes in parts.values() for prefix in prefixes)}
     for name, value in model.items():
-        if name not in stored:
+        if name not in whole:
             raise CheckpointError(f"{other}: it has no {name}")
+        if name not in stored:
+            continue
         there = tuple(getattr(stored[name], "size", ()))
         if isinstance(value, torch.Tensor) and there != tuple(value.shape):
             raise CheckpointError(f"{other}: {name} is {there} there and {tuple(value.shape)} here")
-    surplus = [name for name in stored if name not in model and name not in elsewhere]
+    known = model.keys() | elsewhere
+    surplus = [name for name, prefixes in parts.items() if known.isdisjoint((name, *prefixes))]
     if surplus:
         raise CheckpointError(f"{other}: it has {surplus[0]}, which this model lacks")
+
+
+def _unused(moments: dict[str, Any], saved: dict[str, Any], path: Path) -> list[str]:
+    """The names in `moments` of which the checkpoint has nothing: no step had used these parameters.
+
+    Raises CheckpointError when it is another optimizer's.
+    """
+    start = "optimizer.state."
+    known = {name for key in saved if key.startswith(start) for name in (key, *_prefixes(key))}
+    unused = []
+    for name, entry in moments.items():
+        lacking = [kind for kind in entry if f"{start}{name}.{kind}" not in known]
+        if lacking and (f"{start}{name}" in known or not known):
+            raise CheckpointError(
+                f"{path} is a checkpoint of another optimizer: it has no {lacking[0]} of {name}; go on with "
+                "the optimizer that it was saved with, or set --checkpoint-dir to another folder"
+            )
+        if lacking:
+            unused.append(name)
+    return unused
+
+
+def _prefixes(name: str) -> list[str]:
+    """`a.b` and `a` for `a.b.c`."""
+    words = name.split(".")
+    return [".".join(words[:count]) for count in range(len(words) - 1, 0, -1)]
+
+
+def _first_line(error: BaseException) -> str:
+    """What is wrong with a file. Of torch's advice, which is for programmers, nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

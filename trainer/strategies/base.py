@@ -8,7 +8,7 @@ moves the weights. `evaluate` is for batches that nothing is learned from.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -83,7 +83,12 @@ class Strategy(ABC):
 
     def discard(self) -> None:
         """Clear the gradients and leave everything as it is. Called by all ranks together."""
-        self.optimizer.zero_grad(set_to_none=True)
+        self.clear()
+
+    def clear(self) -> None:
+        """Let the next step start without gradients."""
+        # Not the optimizer's: a job's own may have been given some of the parameters only.
+        self.model.zero_grad(set_to_none=True)
 
     def scaled(self, loss: Any) -> Any:
         """What the backward pass starts from."""
@@ -132,6 +137,12 @@ class Strategy(ABC):
             optim_state_dict=state["optimizer"] | groups,
         )
 
+    def forget_moments(self, names: Collection[str]) -> None:
+        """Let the optimizer have no state of the parameters of these names, as before they are first used."""
+        for name, parameter in self.model.named_parameters():
+            if name in names:
+                self.optimizer.state.pop(parameter, None)
+
     def build_model(self) -> Any:
         """The job's model, still where the job made it. Raises JobError."""
         model = self.task.build_model(self.cfg)
@@ -166,6 +177,11 @@ class Strategy(ABC):
             kind = type(optimizer).__name__
             raise JobError(
                 f"job {self.task.name}: build_optimizer returned a {kind}, not a torch.optim.Optimizer"
+            )
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise JobError(
+                f"job {self.task.name}: build_optimizer returned LBFGS, which wants the loss several times a "
+                "step, and here it is computed once; use another optimizer, such as torch.optim.AdamW"
             )
         return optimizer
 

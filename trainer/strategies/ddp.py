@@ -133,8 +133,8 @@ class DdpStrategy(Strategy):
         self.clear()
 
     def clear(self) -> None:
-        """Let the next step start without gradients."""
-        self.optimizer.zero_grad(set_to_none=True)
+        """See `Strategy`."""
+        super().clear()
         if self.micro_step.carrier is not None:
             self.micro_step.carrier.grad = None
 

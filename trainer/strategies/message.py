@@ -54,7 +54,7 @@ class MessageStrategy(Strategy):
         if skip is not None:
             self.optimizer.found_inf = skip
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.clear()
 
     @property
     def replica_ranks(self) -> frozenset[int]:
