@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ class PpStrategy(MessageStrategy):
         whole = self.build_model()
         same_weights(whole)
         inputs = model_inputs(_example(dataset, task, cfg), task)
+        self.shapes = [tuple(value.shape) for value in inputs]
         pipe = cut(whole, inputs, count, task)
         own = {
             number: Stage(pipe.get_stage_module(number), cfg.precision, world.device)
@@ -58,10 +59,13 @@ class PpStrategy(MessageStrategy):
             self.passing = Passing(cut(whole.eval(), inputs, count, task), own, owners, world.device)
         names = whole.state_dict().keys()
         state = {
-            name.removeprefix("part."): value
-            for module in own.values()
-            for name, value in (*module.named_parameters(), *module.named_buffers())
+            name.removeprefix("part."): value for module in own.values() for name, value in _tensors(module)
         }
+        if world.rank == 0:
+            # What no step uses is in no stage, and belongs into checkpoints all the same.
+            used = {name for number in range(count) for name, _ in _tensors(pipe.get_stage_module(number))}
+            rest = tree({name: value for name, value in _tensors(whole) if name not in used})
+            state |= dict(_tensors(rest.to(world.device)))
         self.model = tree({name: value for name, value in state.items() if name in names})
         self.elsewhere = frozenset(names) - frozenset(state)
         self.optimizer = self.build_optimizer(self.model)
@@ -89,15 +93,27 @@ class PpStrategy(MessageStrategy):
         self.batches = list(batches)
         self.totals = torch.zeros(3, device=self.world.device)
         self.totals[2] = asked
+        given = [self._inputs(batch) for batch in self.batches]
         inputs: tuple[Any, ...] = ()
         if self.world.rank == 0:
-            columns = zip(*(model_inputs(batch, self.task) for batch in self.batches), strict=True)
-            inputs = tuple(torch.cat(column) for column in columns)
+            inputs = tuple(torch.cat(column) for column in zip(*given, strict=True))
         # The schedule cuts inputs and targets into micro-batches: of targets it gets the numbers only.
         target = {"target": torch.arange(self.accumulation)} if self.last else {}
         self.schedule.step(*inputs, **target, **self.options)
         self.batches = []
         return self.tell(self.totals)
+
+    def _inputs(self, batch: Any) -> tuple[Any, ...]:
+        """What of `batch` the model is called with. Raises JobError, on all ranks, for another shape."""
+        inputs = model_inputs(batch, self.task)
+        shapes = [tuple(value.shape) for value in inputs]
+        if shapes != self.shapes:
+            raise JobError(
+                f"job {self.task.name}: --strategy pp cuts the model for inputs of one shape, and they are "
+                f"{shapes} in one micro-batch and {self.shapes} in another; let collate pad all to one "
+                "length, or use another strategy"
+            )
+        return inputs
 
     def _loss(self, output: Any, number: torch.Tensor) -> Any:
         batch = self.batches[int(number)]
@@ -108,7 +124,7 @@ class PpStrategy(MessageStrategy):
     def evaluate(self, batch: Any) -> dict[str, tuple[Any, Any]]:
         """See `Strategy`."""
         assert self.passing is not None  # the loop evaluates where the options say so
-        (output,) = self.passing.run(*model_inputs(batch, self.task))
+        (output,) = self.passing.run(*self._inputs(batch))
         told: list[Any] = [None]
         if self.last:
             output, loss, count = self.compute(lambda *_: output, batch)
@@ -130,6 +146,11 @@ def model_inputs(batch: Any, task: Task) -> tuple[Any, ...]:
             f"{type(odd).__name__}"
         )
     return inputs
+
+
+def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
+    yield from module.named_parameters()
+    yield from module.named_buffers()
 
 
 def _check(task: Task, cfg: Config, world: World, accumulation: int) -> None:

@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from ..contract import Task
 from ..errors import JobError
-from ..precision import HALVES, autocast
+from ..precision import autocast
 from . import blocks
 
 
@@ -33,18 +33,22 @@ class Stage(nn.Module):
         self.precision = precision
         self.device = device
         self.graph = part.graph  # of which torch reads the shapes of what comes and goes
+        for node in part.graph.nodes:
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                node.meta["val"] = node.meta["val"].contiguous()  # as what travels between ranks has to be
+        self.traced = _traced_output(part)
 
     def forward(self, *inputs: Any) -> Any:
         """What the part gives."""
         with autocast(self.precision, self.device):
             output = self.part(*inputs)
         if isinstance(output, torch.Tensor):
-            return _as_traced(output)
-        return type(output)(_as_traced(value) for value in output)
+            return _as_traced(output, self.traced)
+        return type(output)(map(_as_traced, output, self.traced))
 
 
-def _as_traced(value: Any) -> Any:
-    return value.float() if isinstance(value, torch.Tensor) and value.dtype in HALVES.values() else value
+def _as_traced(value: Any, traced: Any) -> Any:
+    return value.to(traced.dtype).contiguous() if isinstance(value, torch.Tensor) else value
 
 
 def cut(model: Any, inputs: tuple[Any, ...], count: int, task: Task) -> Pipe:
