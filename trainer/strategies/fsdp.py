@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from ..config import Config
+from ..errors import JobError
 from ..precision import HALVES
 from ..world import World
 from . import blocks
@@ -27,11 +28,32 @@ class FsdpStrategy(MeshStrategy):
         """Shard over `mesh`; with two axes, copies along the first and shards along the second."""
         units = blocks.find(self.model, self.task)
         blocks.refuse_tied(self.model, units, self.task, self.cfg.strategy)
+        self._refuse_odd(units)
         options: dict[str, Any] = {"mesh": mesh, "mp_policy": _policy(self.cfg.precision)}
         if self.cfg.reshard_after_forward != "auto":
             options["reshard_after_forward"] = self.cfg.reshard_after_forward == "yes"
         for unit in (*units.values(), self.step_module):
             fully_shard(unit, **options)
+
+    def _refuse_odd(self, units: dict[str, Any]) -> None:
+        """Raise JobError for parameters that cannot be cut, or not be gathered together."""
+        first: dict[str, tuple[str, Any]] = {}
+        for name, parameter in self.model.named_parameters():
+            advice = f"which --strategy {self.cfg.strategy} cannot shard"
+            if parameter.ndim == 0:
+                raise JobError(
+                    f"job {self.task.name}: {name} is a single number without dimensions, {advice}; make it "
+                    "torch.nn.Parameter(torch.ones(1)), or use ddp"
+                )
+            unit = next((block for block in units if name.startswith(f"{block}.")), "")
+            if not parameter.requires_grad:
+                continue
+            other, dtype = first.setdefault(unit, (name, parameter.dtype))
+            if dtype != parameter.dtype:
+                raise JobError(
+                    f"job {self.task.name}: {other} is {dtype} and {name} is {parameter.dtype}, {advice} "
+                    "together; give both one type, or use ddp"
+                )
 
     def set_gradient_sync(self, wanted: bool) -> None:
         """See `MeshStrategy`."""

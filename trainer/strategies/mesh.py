@@ -30,6 +30,7 @@ class MeshStrategy(MessageStrategy):
         # Built where the job builds it: on a GPU there need only ever be room for a part of it.
         self.model = self.build_model()
         same_weights(self.model)
+        _lay_out(self.model)
         self.step_module: Any = Step(self)
         self.spread()
         self.step_module.to(world.device)
@@ -70,6 +71,12 @@ class MeshStrategy(MessageStrategy):
         self.after_evaluation()
         extra = self.task.evaluate(output, batch) if self.task.evaluate is not None else {}
         return {"loss": (loss, count), **extra}
+
+
+def _lay_out(model: Any) -> None:
+    """Store each parameter row by row: in another order, as of channels_last, it cannot be sharded."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.contiguous()
 
 
 class Step(nn.Module):

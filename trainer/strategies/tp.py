@@ -51,9 +51,29 @@ class FsdpTpStrategy(FsdpStrategy):
 def share_layers(model: Any, task: Task, mesh: DeviceMesh) -> None:
     """Share the layers of the job's plan over `mesh`. Raises JobError when the plan does not fit."""
     layers = matched(model, task)
+    _refuse_tied(model, layers, task)
     for name, (layer, way) in layers.items():
         _check(name, layer, way, task, mesh.size())
     parallelize_module(model, mesh, {name: _style(layer, way) for name, (layer, way) in layers.items()})
+
+
+def _refuse_tied(model: Any, layers: dict[str, Any], task: Task) -> None:
+    """Raise JobError when a weight of a layer is another's too: sharing the layer would leave two of them."""
+    first: dict[int, str] = {}
+    weights = (
+        (f"{prefix}.{name}" if prefix else name, parameter)
+        for prefix, module in model.named_modules()  # one that is used twice is there once
+        for name, parameter in module.named_parameters(recurse=False)
+    )
+    for name, parameter in weights:
+        other = first.setdefault(id(parameter), name)
+        shared = next((n for n in (other, name) if n.rpartition(".")[0] in layers), None)
+        if other != name and shared is not None:
+            raise JobError(
+                f"job {task.name}: {other} and {name} are one tensor, and TP_PLAN shares "
+                f"{shared.rpartition('.')[0]} among the ranks, which would make them two; untie them, or "
+                "leave the layer out of the plan"
+            )
 
 
 def matched(model: Any, task: Task) -> dict[str, tuple[Any, str]]:
