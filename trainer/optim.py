@@ -19,7 +19,9 @@ def adamw(model: Any, cfg: Config) -> Any:
             # One fused kernel takes only tensors that are spread over the same ranks, or not at all.
             kind = (decay, getattr(parameter, "device_mesh", None))
             groups.setdefault(kind, {"params": [], "weight_decay": decay})["params"].append(parameter)
-    return torch.optim.AdamW([*groups.values()], lr=cfg.learning_rate, betas=(0.9, 0.95), fused=True)
+    # Nor does it know complex numbers.
+    fused = all(parameter.is_floating_point() for group in groups.values() for parameter in group["params"])
+    return torch.optim.AdamW([*groups.values()], lr=cfg.learning_rate, betas=(0.9, 0.95), fused=fused)
 
 
 class Schedule:

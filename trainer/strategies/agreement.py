@@ -26,7 +26,7 @@ def same_weights(model: Any) -> None:
 
 
 def _fingerprint(tensor: torch.Tensor) -> torch.Tensor:
-    values = tensor.double().flatten()
+    values = (torch.view_as_real(tensor) if tensor.is_complex() else tensor).double().flatten()
     places = torch.arange(len(values), device=values.device, dtype=values.dtype) % 251
     return torch.stack([values.sum(), (values * places).sum()])
 
