@@ -208,7 +208,11 @@ def _measuring(name: str, evaluate: Callable[[Any, Any], Any]) -> Callable[[Any,
         found = evaluate(output, batch)
         pairs = found.items() if isinstance(found, dict) else [("", None)]
         if not all(
-            isinstance(key, str) and isinstance(pair, tuple | list) and len(pair) == 2 for key, pair in pairs
+            isinstance(key, str)
+            and isinstance(pair, tuple | list)
+            and len(pair) == 2
+            and all(map(_is_number, pair))
+            for key, pair in pairs
         ):
             raise JobError(
                 f"job {name}: evaluate(output, batch) must return sums and counts by name, such as\n"
@@ -217,6 +221,14 @@ def _measuring(name: str, evaluate: Callable[[Any, Any], Any]) -> Callable[[Any,
         return found
 
     return checked
+
+
+def _is_number(value: Any) -> bool:
+    """Whether `value` is a number, or a tensor of any framework with a single one."""
+    shape = getattr(value, "shape", None)
+    if shape is None:
+        return isinstance(value, int | float)
+    return all(size in (1, None) for size in tuple(shape))
 
 
 def _takes(function: Callable[..., Any], count: int) -> bool:

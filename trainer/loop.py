@@ -10,6 +10,7 @@ import math
 import random
 import resource
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -21,7 +22,7 @@ from .batches import BatchPlan, step_seed
 from .checkpoint import Checkpoints
 from .config import Config
 from .data import Feed, HeldOut
-from .errors import CheckpointError, NonFiniteError
+from .errors import CheckpointError, JobError, NonFiniteError
 from .flops import Utilisation
 from .folder import Position
 from .nonfinite import Guard, Outcome, describe, hopeless
@@ -238,19 +239,40 @@ class Loop:
             for batch in self.parts.held_out:
                 for name, pair in self.strategy.evaluate(batch).items():
                     new = torch.stack(
-                        [torch.as_tensor(x, dtype=torch.float64, device=self.world.device) for x in pair]
+                        [
+                            torch.as_tensor(x, dtype=torch.float64, device=self.world.device).reshape(())
+                            for x in pair
+                        ]
                     )
                     sums[name] = sums[name] + new if name in sums else new
         self.strategy.model.train()
-        shared = torch.stack(list(sums.values()))
+        names = self._agreed(sums)
+        shared = torch.stack([sums[name] for name in names])
         dist.all_reduce(shared)
-        values = {name: total / count for name, (total, count) in zip(sums, shared.tolist(), strict=True)}
+        values = {
+            name: total / count if count else math.nan
+            for name, (total, count) in zip(names, shared.tolist(), strict=True)
+        }
         self.progress.record("eval", step, **{f"eval_{name}": value for name, value in values.items()})
         self.progress.say(
             f"evaluation after step {step}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items())
         )
         self.progress.record("train", step)
         self.window.paused += time.perf_counter() - began
+
+    def _agreed(self, sums: Iterable[str]) -> list[str]:
+        """The names of what was evaluated, in rank 0's order. Raises JobError where a rank has others."""
+        everybody: list[list[str]] = [[]] * self.world.size
+        dist.all_gather_object(everybody, list(sums))
+        for rank, names in enumerate(everybody):
+            odd = sorted(set(names) ^ set(everybody[0]))
+            if odd:
+                has, lacks = (rank, 0) if odd[0] in names else (0, rank)
+                raise JobError(
+                    f"job {self.cfg.task}: evaluate(output, batch) returned {odd[0]!r} on rank {has} and not "
+                    f"on rank {lacks}: return the same names always, with a count of 0 where there is nothing"
+                )
+        return everybody[0]
 
     def _save(self, *, last: bool) -> None:
         """Write a checkpoint: the `last` to its end, others in the background if that is wanted."""
