@@ -16,9 +16,7 @@ CHOSEN_BY_RUN = {"task", "strategy"}
 
 
 def test_the_train_keys_are_the_trainers_flags() -> None:
-    ours = {
-        key.name: (key.type, key.minimum, key.maximum, key.choices, key.words) for key in keys.TRAIN_KEYS
-    }
+    ours = {key.name: (key.type, key.minimum, key.maximum, key.choices, key.words) for key in keys.TRAIN_KEYS}
     theirs = {
         field.name: tuple(field.metadata[name] for name in ("kind", "low", "high", "choices", "words"))
         for field in fields(Config)
