@@ -42,7 +42,17 @@ class Checkpoints:
         self.say = say
 
     def check(self, strategy: Strategy) -> None:
-        """Raise UsageError where checkpoints would lie in pieces on hosts that cannot see each other's."""
+        """Raise CheckpointError where none can be written, and not only learn it at the first.
+
+        And UsageError where checkpoints would lie in pieces on hosts that cannot see each other's.
+        """
+        try:
+            self.places.leaders_do(self.folder.try_out)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"no checkpoint can be written to {self.folder.path}: {error}; set --checkpoint-dir to a "
+                "folder that can be written to"
+            ) from error
         if not self.places.several:
             return
         reach = set(self.places.ranks[self.places.own]) if saving.GROUPS_WORK else {dist.get_rank()}

@@ -10,6 +10,8 @@ Nothing here knows torch or another rank.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 import re
@@ -23,6 +25,8 @@ from .errors import CheckpointError
 MARKER = "complete.json"
 PARTIAL = ".partial"
 ASIDE = ".aside"
+HOPELESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
+"""Errors of a folder that no later checkpoint can be written to either."""
 NAME = re.compile(r"step-(0|[1-9][0-9]*)(\.partial)?\Z")
 
 
@@ -144,6 +148,18 @@ class CheckpointFolder:
                 incomplete.append(step)
         newest = max(complete, default=-1)
         return Listing(complete=complete, incomplete=tuple(step for step in incomplete if step > newest))
+
+    def try_out(self) -> None:
+        """Raise OSError where nothing can be written here, now or later. A full disk may have room again."""
+        mark = self.path / f".try-{os.getpid()}"
+        try:
+            with contextlib.suppress(FileExistsError):  # a file is: what comes next says so
+                self.path.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+            mark.unlink()
+        except OSError as error:
+            if error.errno in HOPELESS:
+                raise
 
     def prepare(self, step: int) -> None:
         """Make an empty folder for a checkpoint."""

@@ -155,7 +155,13 @@ class Saver:
             elif release is not None:
                 release()
         except dcp.api.CheckpointException as error:
-            raise CheckpointError(str(next(iter(error.failures.values()))[0])) from error
+            raise CheckpointError(_reason(next(iter(error.failures.values()))[0])) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Why a rank could not write. Of a full disk torch tells only where in a file it then was."""
+    said = str(error)
+    return "a file could not be written to its end: is the disk full?" if "unexpected pos" in said else said
 
 
 def _about() -> dict[str, object]:

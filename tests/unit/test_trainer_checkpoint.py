@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training import Trainings, job
+from training import Trainings, job, records
 
 from trainer.errors import CheckpointError
 
@@ -145,10 +145,15 @@ def test_a_checkpoint_that_cannot_be_read_is_told(train: Trainings, spoil: str) 
         train(*OPTIONS, "3")
 
 
-def test_a_checkpoint_folder_that_is_a_file(train: Trainings, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["file", "file/below"])
+def test_a_checkpoint_folder_that_cannot_be_made_is_told_before_training(
+    train: Trainings, tmp_path: Path, name: str
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="Not a directory"):
-        train(*OPTIONS, "2", "--checkpoint-dir", str(tmp_path / "file"))
+    said = f"no checkpoint can be written to {tmp_path / name}: .*Not a directory.*; set --checkpoint-dir to"
+    with pytest.raises(CheckpointError, match=said):
+        train(*OPTIONS, "2", "--checkpoint-dir", str(tmp_path / name))
+    assert not any("loss" in entry for entry in records(train.rank_dir))
 
 
 def test_going_back_to_an_older_one_sets_newer_ones_aside(

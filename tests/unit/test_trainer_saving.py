@@ -18,7 +18,7 @@ import torch
 from ranks import together
 from training import Trainings, job, records
 
-from trainer import contract, places, strategies
+from trainer import contract, places, saving, strategies
 from trainer.checkpoint import Checkpoints
 from trainer.config import parse
 from trainer.errors import CheckpointError, NonFiniteError
@@ -173,6 +173,12 @@ def test_one_that_fails_leaves_nothing_and_the_one_before_it(
     with pytest.raises(CheckpointError, match="step-9 could not be written"):
         train(*options, "--steps", "9")
     assert folders(train.checkpoints) == ["step-5", "step-6", "step-8"]
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_file_is_told_as_such() -> None:
+    error = RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598")
+    assert saving._reason(error) == "a file could not be written to its end: is the disk full?"
+    assert saving._reason(OSError("No space")) == "No space"
 
 
 def test_some_are_kept_for_good(train: Trainings) -> None:
