@@ -27,15 +27,13 @@ from .flops import Utilisation
 from .folder import Position
 from .nonfinite import Guard, Outcome, describe, hopeless
 from .optim import Schedule
+from .pace import Pace, is_due
 from .progress import Progress
 from .readback import Numbers, Readback
 from .saving import Save
 from .stop import StopRequest
 from .strategies.base import Strategy
 from .world import World
-
-LONG_WAIT = 0.1
-"""The share of the time that may be spent waiting for data before a line says so."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +50,6 @@ class Parts:
     checkpoints: Checkpoints | None
     progress: Progress
     stop: StopRequest
-
-
-class Window:
-    """The steps since the last line of progress, and the time that they took."""
-
-    def __init__(self, waited: float) -> None:
-        self.began = time.perf_counter()
-        self.waited = waited
-        self.steps = 0
-        self.tokens = 0.0
-        self.paused = 0.0
 
 
 class Loop:
@@ -86,7 +73,7 @@ class Loop:
         self.readback = Readback(1 if device.type == "cuda" and self.strategy.can_skip else 0)
         self.asked = torch.zeros((), device=device)
         self.guard = Guard(self.cfg, self.strategy, device)
-        self.window = Window(0.0)
+        self.pace = Pace(self.cfg, parts.plan, parts.progress)
 
     def run(self) -> bool:
         """Train to the last step or until asked to stop. Returns whether all steps are done.
@@ -97,7 +84,7 @@ class Loop:
         self.strategy.model.train()
         # What is to be compiled is compiled when it is first called; the first step's record ends that phase.
         self.progress.record("compile" if self.cfg.compile == "yes" else "train", self.position.step)
-        self.window = Window(self.parts.feed.waited)
+        self.pace.begin(self.parts.feed.waited)
         try:
             for step in range(self.first_step, self.cfg.steps + 1):
                 self._step(step)
@@ -105,9 +92,9 @@ class Loop:
                     self._end_save()
                 if self.stopping:
                     break
-                if _due(step, self.cfg.eval_every):
+                if is_due(step, self.cfg.eval_every):
                     self._evaluate()
-                if _due(step, self.cfg.checkpoint_every):
+                if is_due(step, self.cfg.checkpoint_every):
                     self._save(last=step == self.cfg.steps)
             self._settle()
             self._end_save(training=False)
@@ -148,13 +135,12 @@ class Loop:
             self._take_bad(step, count, own_loss)
         elif outcome is Outcome.OVERFLOW:
             self._take_overflow(step, numbers[5])
-        self.window.steps += 1
-        self.window.tokens += count if math.isfinite(count) else 0.0
+        self.pace.count(count if math.isfinite(count) else 0.0)
         if asked and not self.stopping:
             self.stopping = True
             who = self.parts.stop.signal or "another rank"
             self.progress.say(f"asked to stop ({who}): leaving with a checkpoint")
-        if step in (self.first_step, self.cfg.steps) or _due(step, self.cfg.log_every) or self.stopping:
+        if step in (self.first_step, self.cfg.steps) or is_due(step, self.cfg.log_every) or self.stopping:
             mean = loss_sum / count if count else math.nan
             self._report(step, mean, norm, self.guard.report(numbers))
         if step == self.first_step and self.cfg.compile == "yes" and compiling.idle():
@@ -185,36 +171,16 @@ class Loop:
             self._take(due)
 
     def _report(self, step: int, loss: float, norm: float, more: dict[str, Any]) -> None:
-        window, now, waited = self.window, time.perf_counter(), self.parts.feed.waited
-        seconds = max(now - window.began - window.paused, 1e-9)
-        rate = window.tokens / seconds
-        samples = window.steps * self.parts.plan.global_batch / seconds
-        waiting = min((waited - window.waited) / seconds, 1.0)
-        mfu = self.parts.utilisation.share(samples)
-        learning_rate = self.schedule.rate(step)
-        self.progress.record(
-            "train",
+        self.pace.report(
             step,
             loss=loss,
-            tokens_per_second=rate,
-            samples_per_second=samples,
-            mfu=mfu,
-            learning_rate=learning_rate,
-            grad_norm=norm,
-            step_seconds=seconds / window.steps,
-            data_wait=waiting,
+            norm=norm,
+            learning_rate=self.schedule.rate(step),
+            waited=self.parts.feed.waited,
             memory_bytes=peak_memory(self.world.device),
-            **more,
+            mfu=self.parts.utilisation.share,
+            more=more,
         )
-        width = len(str(self.cfg.steps))
-        unit = "samples" if rate == samples else "tokens"  # where a sample has one target there are no tokens
-        self.progress.say(
-            f"step {step:{width}}/{self.cfg.steps}  loss {loss:.4f}  grad norm {norm:.3f}  "
-            f"lr {learning_rate:.2e}  {rate:,.0f} {unit}/s  {1000 * seconds / window.steps:.1f} ms/step"
-            + (f"  MFU {mfu:.1%}" if isinstance(mfu, float) else "")
-            + (f"  {waiting:.0%} waiting for data: raise --workers" if waiting > LONG_WAIT else "")
-        )
-        self.window = Window(waited)
 
     def _refuse(self, step: int, loss: float | None, why: str) -> NoReturn:
         self._end_save(training=False)
@@ -258,7 +224,7 @@ class Loop:
             f"evaluation after step {step}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items())
         )
         self.progress.record("train", step)
-        self.window.paused += time.perf_counter() - began
+        self.pace.paused += time.perf_counter() - began
 
     def _agreed(self, sums: Iterable[str]) -> list[str]:
         """The names of what was evaluated, in rank 0's order. Raises JobError where a rank has others."""
@@ -288,7 +254,7 @@ class Loop:
         if not background:
             self._end_save(last=last)
         self.progress.record("train", step)
-        self.window.paused += time.perf_counter() - began
+        self.pace.paused += time.perf_counter() - began
 
     def _end_save(self, *, training: bool = True, last: bool = False) -> None:
         """Wait for the checkpoint that is being written, if one is, and say how it went.
@@ -333,7 +299,3 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0

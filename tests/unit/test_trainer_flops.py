@@ -10,7 +10,7 @@ import pytest
 import torch
 from training import Trainings, job, records
 
-from trainer import contract, flops, loop
+from trainer import contract, flops, pace
 from trainer.config import parse
 from trainer.flops import Counting, Utilisation, named_peak
 from trainer.world import World
@@ -140,9 +140,9 @@ def test_where_the_gpu_is_known_it_is_recorded_and_said(
 def test_a_long_wait_for_data_is_said_with_what_to_do(
     train: Trainings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LONG_WAIT", 1.0)
+    monkeypatch.setattr(pace, "LONG_WAIT", 1.0)
     train("--task", job("stack"), "--steps", "2", "--checkpoint-dir", str(train.folder / "a"))
     assert "waiting for data" not in capsys.readouterr().out
-    monkeypatch.setattr(loop, "LONG_WAIT", -1.0)
+    monkeypatch.setattr(pace, "LONG_WAIT", -1.0)
     train("--task", job("stack"), "--steps", "2", "--checkpoint-dir", str(train.folder / "b"))
     assert "% waiting for data: raise --workers" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from ..batches import BatchPlan, step_seed
 from ..config import Config
 from ..errors import CheckpointError, NonFiniteError
 from ..folder import Position
+from ..pace import Pace, is_due
 from ..progress import Progress
 from ..schedule import learning_rate_share
 from ..stop import StopRequest
@@ -44,17 +45,6 @@ class Parts:
     stop: StopRequest
 
 
-class Window:
-    """The steps since the last line of progress, and the time that they took."""
-
-    def __init__(self, waited: float) -> None:
-        self.began = time.perf_counter()
-        self.waited = waited
-        self.steps = 0
-        self.tokens = 0.0
-        self.paused = 0.0
-
-
 class Loop:
     """Trains from `start` on, where `updates` steps have changed the weights. `position` moves along."""
 
@@ -68,7 +58,7 @@ class Loop:
         self.saving: Save | None = None
         self.skipped = 0
         self.skipped_in_a_row = 0
-        self.window = Window(0.0)
+        self.pace = Pace(self.cfg, parts.plan, parts.progress)
 
     def run(self) -> bool:
         """Train to the last step or until asked to stop. Returns whether all steps are done.
@@ -78,7 +68,7 @@ class Loop:
         """
         # The first step makes the graph, and its record ends that phase.
         self._tell("compile" if self.cfg.compile == "yes" else "train")
-        self.window = Window(self.parts.feed.waited)
+        self.pace.begin(self.parts.feed.waited)
         try:
             for step in range(self.first_step, self.cfg.steps + 1):
                 stopping = bool(self.parts.stop)
@@ -88,9 +78,9 @@ class Loop:
                 if stopping:
                     self.progress.say(f"asked to stop ({self.parts.stop.signal}): leaving with a checkpoint")
                     break
-                if _due(step, self.cfg.eval_every):
+                if is_due(step, self.cfg.eval_every):
                     self._evaluate()
-                if _due(step, self.cfg.checkpoint_every):
+                if is_due(step, self.cfg.checkpoint_every):
                     self._save(last=step == self.cfg.steps)
             self._settle()
             self._end_save()
@@ -126,10 +116,9 @@ class Loop:
             self.skipped_in_a_row = 0
         else:
             self._take_bad(numbers)
-        self.window.steps += 1
-        self.window.tokens += numbers.count if math.isfinite(numbers.count) else 0.0
+        self.pace.count(numbers.count if math.isfinite(numbers.count) else 0.0)
         last = step == self.cfg.steps or bool(self.parts.stop)
-        if step == self.first_step or last or _due(step, self.cfg.log_every):
+        if step == self.first_step or last or is_due(step, self.cfg.log_every):
             self._report(step, mean, numbers.norm)
 
     def _take_bad(self, numbers: Numbers) -> None:
@@ -181,31 +170,17 @@ class Loop:
         self.strategy.tell(phase, self.position.step)
 
     def _report(self, step: int, loss: float, norm: float) -> None:
-        window, now, waited = self.window, time.perf_counter(), self.parts.feed.waited
-        seconds = max(now - window.began - window.paused, 1e-9)
-        speed = window.tokens / seconds
-        rate = self.rate(step)
-        more = {"skipped_steps": self.skipped} if self.cfg.on_nan == "skip" else {}
-        self.progress.record(
-            "train",
+        self.pace.report(
             step,
             loss=loss,
-            tokens_per_second=speed,
-            learning_rate=rate,
-            grad_norm=norm,
-            step_seconds=seconds / window.steps,
-            data_wait=min((waited - window.waited) / seconds, 1.0),
+            norm=norm,
+            learning_rate=self.rate(step),
+            waited=self.parts.feed.waited,
             memory_bytes=peak_memory(),
-            mfu="unknown",  # the trainer counts the arithmetic of torch's models only
-            **more,
+            mfu=lambda _: "unknown",  # the trainer counts the arithmetic of torch's models only
+            more={"skipped_steps": self.skipped} if self.cfg.on_nan == "skip" else {},
         )
         self.strategy.tell("train", step)
-        width = len(str(self.cfg.steps))
-        self.progress.say(
-            f"step {step:{width}}/{self.cfg.steps}  loss {loss:.4f}  grad norm {norm:.3f}  "
-            f"lr {rate:.2e}  {speed:,.0f} tokens/s  {1000 * seconds / window.steps:.1f} ms/step"
-        )
-        self.window = Window(waited)
 
     def _evaluate(self) -> None:
         if self.parts.held_out is None:
@@ -221,7 +196,7 @@ class Loop:
             f"evaluation after step {step}: " + "  ".join(f"{k} {v:.4f}" for k, v in values.items())
         )
         self._tell("train")
-        self.window.paused += time.perf_counter() - began
+        self.pace.paused += time.perf_counter() - began
 
     def _save(self, *, last: bool) -> None:
         """Write a checkpoint: the `last` to its end, others in the background if that is wanted."""
@@ -239,7 +214,7 @@ class Loop:
         if not background:
             self._end_save(last=last)
         self._tell("train")
-        self.window.paused += time.perf_counter() - began
+        self.pace.paused += time.perf_counter() - began
 
     def _end_save(self, *, last: bool = False) -> None:
         """Wait for the checkpoint that is being written, if one is, and say how it went.
@@ -259,7 +234,3 @@ class Loop:
             self.saved_step = save.step
             seconds = time.perf_counter() - save.began
             self.progress.say(f"saved {save.path} in {seconds:.2f} s; training waited {save.held_up:.2f} s")
-
-
-def _due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
