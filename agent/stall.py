@@ -173,9 +173,8 @@ class StallWatch:
 
     def hear(self, counts: Optional[Tuple[int, ...]]) -> None:
         """Take in how far a rank is in its collectives: that it got further is a sign of all of them."""
-        if counts is not None and counts != self._counts:
-            self._heard += 1
-        self._counts = counts or self._counts
+        if counts and counts != self._counts:
+            self._heard, self._counts = self._heard + 1, counts
 
     def due(self, now: float) -> bool:
         """Whether it is time to look at the ranks."""

@@ -126,6 +126,17 @@ def test_a_program_without_steps_is_asked_for_its_collectives(training: Training
     assert watch.allowed in (0.0, stall.EARLY_SECONDS), "and what was learned by asking is forgotten"
 
 
+@pytest.mark.parametrize("answer", [None, (), (3, 3)])
+def test_an_answer_that_stays_the_same_is_no_sign(training: Training, answer: tuple[int, ...] | None) -> None:
+    watch = training.watch
+    for _ in range(60):
+        training.now += 1.0
+        training.seen(step=None)
+        if watch.mute(training.now) is not None:
+            watch.hear(answer)
+    assert watch.suspicious(training.now)
+
+
 def test_a_sure_verdict_is_an_alarm_at_once_and_a_guess_when_it_is_made_twice(training: Training) -> None:
     watch = training.watch
     assert watch.conclude(PERHAPS) is None and watch.alarm is None
