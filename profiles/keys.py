@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from .errors import show
@@ -125,6 +125,27 @@ TRAIN_KEYS: tuple[Key, ...] = (
     Key("prefetch", int, 1, 1024),
     Key("device", str, choices=("auto", "cpu", "cuda")),
 )
+
+
+MEANT_FOR: Mapping[str, tuple[object, tuple[str, ...]]] = {
+    "reshard_after_forward": ("auto", ("fsdp", "hsdp", "fsdp+tp")),
+    "shard_ranks": (None, ("hsdp",)),
+    "tensor_parallel": (None, ("fsdp+tp",)),
+    "pipeline_schedule": ("1f1b", ("pp",)),
+    "offload": ("none", ("zero1", "zero2", "zero3")),
+    "bucket_mb": (25, ("ddp", "zero1", "zero2", "zero3", "horovod")),
+    "gradient_compression": ("none", ("ddp", "horovod")),
+    "compile": ("no", tuple(name for name in STRATEGIES if name not in ("dp", "zero3"))),
+}
+"""Keys that mean something to some strategies only: the value that they have anyway, and the strategies."""
+
+
+def strategy_problem(name: str, value: object, strategy: str) -> str | None:
+    """Why the key `name` of [train] cannot be `value` under `strategy`, or None."""
+    default, meant_for = MEANT_FOR.get(name, (value, ()))
+    if value == default or strategy in meant_for or strategy not in STRATEGIES:
+        return None
+    return f"means nothing under {json_word(strategy)}, only under {either(meant_for)}: leave it out"
 
 
 def text_problem(value: str) -> str | None:

@@ -78,7 +78,7 @@ def from_table(table: Table, where: str, given: Mapping[str, str]) -> Profile:
     description = reader.take(table, "description", "", values.string)
     run = sections.run(reader, reader.section(table, "run"))
     env = sections.env(reader, reader.section(table, "env") or {})
-    train = sections.train(reader, reader.section(table, "train") or {})
+    train = sections.train(reader, reader.section(table, "train") or {}, run.strategy)
     if train and (run.script is not None or run.module is not None):
         reader.fault(
             "train", ABSENT, "only goes with run.task; a script or module gets its options from run.args"

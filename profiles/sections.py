@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from . import values
 from .errors import ABSENT
-from .keys import LARGEST, TRAIN_KEYS, Key, either, json_word, key_word, text_problem
+from .keys import LARGEST, TRAIN_KEYS, Key, either, json_word, key_word, strategy_problem, text_problem
 from .reader import Reader
 from .source import Table
 
@@ -133,13 +133,18 @@ def secrets(reader: Reader, table: Table, env: Mapping[str, str]) -> dict[str, s
     return {name: value for name, value in table.items() if isinstance(value, str)}
 
 
-def train(reader: Reader, table: Table) -> dict[str, int | float | str]:
-    """The section [train]."""
+def train(reader: Reader, table: Table, strategy: str) -> dict[str, int | float | str]:
+    """The section [train] of a run under `strategy`."""
     known = {key.name: key for key in TRAIN_KEYS}
     reader.unknown("train", table, known)
-    return {
+    values = {
         name: reader.take(table, f"train.{name}", "", known[name].problem) for name in table if name in known
     }
+    for name, value in values.items():
+        problem = strategy_problem(name, value, strategy) if value == table[name] else None
+        if problem:
+            reader.fault(f"train.{name}", value, problem)
+    return values
 
 
 def code(reader: Reader, table: Table) -> CodeSection:

@@ -8,6 +8,7 @@ import pytest
 
 from profiles import keys, library, schema
 from profiles.command import command
+from profiles.errors import ProfileError
 from trainer import contract, strategies
 from trainer.config import Config, parse
 
@@ -28,6 +29,25 @@ def test_the_train_keys_are_the_trainers_flags() -> None:
 def test_tasks_and_strategies_are_the_trainers() -> None:
     assert keys.TASKS == contract.TASKS
     assert tuple(strategies.STRATEGIES) == keys.STRATEGIES
+
+
+def test_what_means_something_to_some_strategies_only_is_the_trainers() -> None:
+    defaults = {field.name: field.default for field in fields(Config)}
+    assert {name: set(meant_for) for name, (_, meant_for) in keys.MEANT_FOR.items()} == {
+        name: set(meant_for) for name, meant_for in strategies.OPTIONS.items()
+    }
+    assert all(default == defaults[name] for name, (default, _) in keys.MEANT_FOR.items())
+
+
+def test_a_profile_may_not_set_what_means_nothing_under_its_strategy() -> None:
+    path = library.find("gpt-tiny")
+    with pytest.raises(ProfileError, match='means nothing under "fsdp", only under zero1, zero2 or'):
+        schema.load(path, ["run.strategy=fsdp", "train.offload=cpu"])
+    for settings in (
+        ["run.strategy=fsdp", "train.offload=none"],
+        ["run.strategy=zero2", "train.offload=cpu"],
+    ):
+        schema.load(path, settings)
 
 
 @pytest.mark.parametrize("key", keys.TRAIN_KEYS, ids=lambda key: key.name)
