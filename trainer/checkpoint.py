@@ -44,6 +44,8 @@ class Checkpoints:
     def check(self, strategy: Strategy) -> None:
         """Raise CheckpointError where none can be written, and not only learn it at the first.
 
+        Or where another run writes its own.
+
         And UsageError where checkpoints would lie in pieces on hosts that cannot see each other's.
         """
         try:
@@ -53,6 +55,7 @@ class Checkpoints:
                 f"no checkpoint can be written to {self.folder.path}: {error}; set --checkpoint-dir to a "
                 "folder that can be written to"
             ) from error
+        self.places.leaders_do(self.folder.hold)
         if not self.places.several:
             return
         reach = set(self.places.ranks[self.places.own]) if saving.GROUPS_WORK else {dist.get_rank()}

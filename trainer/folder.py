@@ -4,6 +4,7 @@
     step-120/complete.json   comes last, in one piece: without it the checkpoint does not count
     step-120.partial/        one that is being fetched from another host
     step-120.aside/          one that was newer than the one that somebody went back to: it does not count
+    ../.NAME.lock            held by the run that trains with them: two would delete each other's
 
 Nothing here knows torch or another rank.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
@@ -19,10 +21,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from .errors import CheckpointError
 
 MARKER = "complete.json"
+LOCK = ".{}.lock"
 PARTIAL = ".partial"
 ASIDE = ".aside"
 HOPELESS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
@@ -127,6 +131,23 @@ class CheckpointFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock: BinaryIO | None = None
+
+    def hold(self) -> None:
+        """Keep other runs out until this process ends. Raises OSError when one trains with this folder.
+
+        A file system without locks, as some network ones are, and a parent that is not ours keep nobody out.
+        """
+        try:
+            self._lock = self.path.with_name(LOCK.format(self.path.name)).open("ab")
+            # Not flock: that would be inherited by processes that prepare data, which may outlive this one.
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN) and self._lock is not None:
+                raise OSError(
+                    f"another run is training with the checkpoints in {self.path}: stop it, or set "
+                    "--checkpoint-dir to another folder"
+                ) from error
 
     def of(self, step: int) -> Path:
         """Where the checkpoint of that step is."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,19 @@ from training import Trainings, job, records
 from trainer.errors import CheckpointError
 
 OPTIONS = ("--task", job("faults"), "--log-every", "100", "--steps")
+
+
+ROOT = Path(__file__).parents[2]
+
+HOLD = """
+import sys
+from pathlib import Path
+from trainer.folder import CheckpointFolder
+folder = CheckpointFolder(Path(sys.argv[1]))
+folder.hold()
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 def names(folder: Path) -> list[str]:
@@ -172,3 +187,23 @@ def test_going_back_to_an_older_one_sets_newer_ones_aside(
     with pytest.raises(CheckpointError, match="no complete checkpoint of step 1: there are those of 2, 3"):
         train(*OPTIONS, "4")
     assert names(train.checkpoints) == before, "and nothing was changed"
+
+
+def test_two_runs_do_not_train_with_one_folder(train: Trainings, tmp_path: Path) -> None:
+    """The second would delete what the first resumes from. When the first is over, its folder is free."""
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
+    )
+    try:
+        assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
+        options = ("--task", job("stack"), "--steps", "2", "--checkpoint-dir", str(folder))
+        with pytest.raises(CheckpointError, match="another run is training with the checkpoints in"):
+            train(*options)
+        torch.distributed.destroy_process_group()
+        holder.communicate(b"")
+        assert sorted(train(*options)) == [1, 2]
+    finally:
+        holder.kill()
+        holder.wait()

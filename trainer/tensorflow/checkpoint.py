@@ -67,9 +67,11 @@ class Checkpoints:
         """The newest complete checkpoint, or None. Incomplete ones newer than it are named and ignored.
 
         With `wanted` that of this step, after newer ones were set aside; 0 is none. Raises CheckpointError
-        when the folder cannot be read, has not `wanted`, or holds torch's.
+        when the folder cannot be read, has not `wanted`, holds torch's, or another run trains with it.
         """
         try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self.folder.hold()
             listing = self.folder.listing()
             if wanted is not None:
                 refuse_missing(wanted, [listing], self.folder.path)
