@@ -33,8 +33,8 @@ TRIAL_SECONDS = 60.0
 """How long a Python may take to say whether it has the packages, on a machine that is busy."""
 
 INSTALL = {
-    "torch": "Install it with: {here} -m pip install 'encamp[train]'",
-    "deepspeed": "Install it with: {here} -m pip install 'encamp[deepspeed]'",
+    "torch": "Install it with: {python} -m pip install 'torch>=2.4' numpy",
+    "deepspeed": "Install it with: {python} -m pip install 'deepspeed>=0.19.5'",
     "horovod": (
         "Horovod has to be built for its torch, as `encamp env build horovod --on HOST` does on a host. "
         "Then: encamp demo --strategy {strategy} --python PATH"
@@ -95,7 +95,7 @@ def _python(strategy: str, chosen: str) -> str:
         if lacking is None:
             raise EncampError(f"{path} does not run as a Python.", "Name another one with --python.")
         if lacking:
-            raise _missing(strategy, lacking, f"{path} lacks it")
+            raise _missing(strategy, lacking, f"{path} lacks it", str(path))
         return str(Path(path).absolute())
     here = [name for name in needed if importlib.util.find_spec(name) is None]
     if not here:
@@ -104,7 +104,7 @@ def _python(strategy: str, chosen: str) -> str:
         path = shutil.which(name)
         if path is not None and _lacking(path, needed) == []:
             return str(Path(path).absolute())
-    raise _missing(strategy, here, "no Python here has it")
+    raise _missing(strategy, here, "no Python here has it", sys.executable)
 
 
 def _lacking(python: str, names: tuple[str, ...]) -> list[str] | None:
@@ -118,9 +118,9 @@ def _lacking(python: str, names: tuple[str, ...]) -> list[str] | None:
     return [name for name in names if name not in said] if said[:1] == ["has"] else None
 
 
-def _missing(strategy: str, lacking: list[str], where: str) -> EncampError:
+def _missing(strategy: str, lacking: list[str], where: str, python: str) -> EncampError:
     names = " and ".join(lacking)
     message = f"The demo trains for real: --strategy {strategy} needs {names}, and {where}."
-    here = shlex.quote(sys.executable)
-    hints = (INSTALL[name].format(strategy=strategy, here=here) for name in lacking)
+    program = shlex.quote(python)
+    hints = (INSTALL[name].format(strategy=strategy, python=program) for name in lacking)
     return EncampError(message, " ".join(hints))

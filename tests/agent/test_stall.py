@@ -14,7 +14,7 @@ from waiting import wait_until
 from agent import typed, wire
 from agent.diagnosis import Evidence, diagnose
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.torch, pytest.mark.timeout(300)]
 pytest.importorskip("torch")
 
 TRAIN = """

@@ -15,7 +15,7 @@ from waiting import wait_until
 
 from agent import files, launch, wire
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.slow, pytest.mark.torch]
 pytest.importorskip("torch")
 
 SECONDS = 120.0

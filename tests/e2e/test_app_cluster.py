@@ -94,7 +94,7 @@ async def stop(driver: Pilots, cluster: Cluster) -> None:
     await eventually(cluster.runs_nowhere, SECONDS)
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, pytest.param(3, marks=pytest.mark.slow)])
 async def test_a_run_from_launch_to_stop(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -17,12 +17,12 @@ from tui.__main__ import main
 from tui.fleet.errors import EncampError
 
 SECONDS = 300
-"""How long one may take: DeepSpeed compiles its operator for CPUs first."""
+"""How long one may take, on a machine that does other things as well."""
 
 HEAVY = {"horovod": "ENCAMP_TESTS_HOROVOD", "tensorflow": "ENCAMP_TESTS_TENSORFLOW"}
 """Package -> the variable that names a Python with it, where one was prepared."""
 
-QUICK = ("ddp", "pp")
+QUICK = ("pp",)
 
 
 def case(strategy: str) -> object:
@@ -104,7 +104,7 @@ def test_a_python_is_asked_for_what_the_strategy_needs(tmp_path: Path) -> None:
     assert f'run.python="{tmp_path}/python"' in found.settings
     with pytest.raises(EncampError, match=r"ddp needs torch, and .*/python lacks it") as caught:
         demo_run.plan("ddp", python(tmp_path, "has"))
-    assert caught.value.hint == "Install it with: pip install 'encamp[train]'"
+    assert caught.value.hint == f"Install it with: {tmp_path}/python -m pip install 'torch>=2.4' numpy"
     with pytest.raises(EncampError, match="does not run as a Python"):
         demo_run.plan("ddp", python(tmp_path, "hello"))
     with pytest.raises(EncampError, match="there is no such program"):
@@ -114,7 +114,7 @@ def test_a_python_is_asked_for_what_the_strategy_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("strategy", "package", "hint"),
     [
-        ("zero2", "deepspeed", "pip install 'encamp[deepspeed]'"),
+        ("zero2", "deepspeed", "-m pip install 'deepspeed>=0.19.5'"),
         ("horovod", "horovod", "Then: encamp demo --strategy horovod --python PATH"),
         ("tf-mirrored", "tensorflow", "Then: encamp demo --strategy tf-mirrored --python ~/tf/bin/python"),
     ],

@@ -12,7 +12,7 @@ from e2e.cluster import Cluster
 from ssh.sshd import Sshd
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(300)]
 
 SLEEPS = SCRIPTS / "sleeps.py"
 FIELDS = {
@@ -106,7 +106,6 @@ def test_who_failed_first_with_its_traceback_on_top(newcomer: Camp, box: Sshd) -
     )
 
 
-@pytest.mark.slow
 def test_two_hosts_and_one_that_is_lost(cluster: Cluster, tmp_path: Path) -> None:
     camp = cluster.camp
     for name in "ab":

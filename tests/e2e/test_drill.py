@@ -10,7 +10,7 @@ import pytest
 from e2e.camp import SCRIPTS, Camp, Terminal
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.torch]
 
 
 @pytest.fixture(scope="module")

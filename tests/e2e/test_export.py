@@ -9,7 +9,7 @@ import pytest
 from e2e.camp import BEHAVE, Camp
 from ssh.sshd import Sshd
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def test_the_weights_of_a_run_come_as_one_file(newcomer: Camp, box: Sshd, tmp_path: Path) -> None:

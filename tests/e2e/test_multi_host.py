@@ -51,6 +51,7 @@ def test_two_hosts_from_launch_to_stop(cluster: Cluster) -> None:
     assert not cluster.living()
 
 
+@pytest.mark.slow
 def test_three_hosts(cluster: Cluster) -> None:
     for name in "abc":
         cluster.add(name)

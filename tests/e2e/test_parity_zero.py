@@ -107,6 +107,7 @@ def oddments(rank: int, folder: Path) -> dict[str, Any]:
     return curves
 
 
+@pytest.mark.slow
 def test_shared_and_frozen_weights_running_means_and_momentum(tmp_path: Path) -> None:
     curves = together(2, oddments, tmp_path, deadline=DEADLINE)[0]
     evaluations = {}
@@ -136,6 +137,7 @@ def practised(rank: int, folder: Path) -> dict[tuple[str, ...], list[dict[int, f
     }
 
 
+@pytest.mark.slow
 def test_arithmetic_and_memory_as_under_ddp(tmp_path: Path) -> None:
     trained = together(2, practised, tmp_path, deadline=DEADLINE)[0]
     for practice, (ways, near) in PRACTICES.items():
@@ -159,6 +161,7 @@ def spoiled(rank: int, folder: Path) -> list[rank_training.Trained]:
     return found
 
 
+@pytest.mark.slow
 def test_a_spoiled_step_leaves_nothing_behind(tmp_path: Path) -> None:
     expected = reference(job("stack"), *QUICK, "--steps", "7", global_batch=12, skip=(3, 5))
     for runs in together(2, spoiled, tmp_path, deadline=DEADLINE):

@@ -9,7 +9,7 @@ from e2e.camp import Camp, Terminal, log_file
 from ssh.sshd import Sshd
 from waiting import wait_until
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def test_going_back_to_an_older_checkpoint(camp: Camp, box: Sshd) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 from e2e.camp import SCRIPTS, Camp
 
-pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
 def test_a_run_that_hangs_once_is_restarted_and_finishes(camp: Camp) -> None:

@@ -60,6 +60,7 @@ def break_connections(host: LabHost) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 async def test_an_environment_on_two_hosts(lab: Lab, connect: Connect) -> None:
     hosts = [lab.add(noise="vast"), lab.add()]
