@@ -20,7 +20,7 @@ ARGS ?=
 PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types contracts pytest slow heavy bench clean
+.PHONY: help demo test lint types contracts pytest slow stalls heavy bench clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,10 +41,13 @@ contracts: $(VENV)/ready-dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/ready-dev
-	$(BIN)/pytest -m "not bench and not slow and not heavy" $(PARALLEL) $(ARGS)
+	$(BIN)/pytest -m "not bench and not slow and not heavy and not stalls" $(PARALLEL) $(ARGS)
 
 slow: $(VENV)/ready-dev ## the tests that take longer
 	$(BIN)/pytest -m "slow and not bench and not heavy" $(PARALLEL) $(ARGS)
+
+stalls: $(VENV)/ready-dev ## every scenario of a run that stalls, fails or only takes long
+	$(BIN)/pytest tests/e2e/stalls/test_stall_bank.py -n 2 --dist load $(ARGS)
 
 heavy: $(VENV)/ready-dev ## the tests that need Horovod or TensorFlow, in environments that are built once
 	$(BIN)/python tests/heavy.py $(HEAVY) $(ARGS)

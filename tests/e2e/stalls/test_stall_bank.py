@@ -1,6 +1,6 @@
 """The bank under pytest: the right verdict, culprit and place, in time, and silence where nothing is wrong.
 
-A few of the scenarios are part of the quick suite, all the others are slow.
+A few of the scenarios are part of the quick suite, `make stalls` plays all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize(
     "scenario",
     [
-        pytest.param(scenario, id=name, marks=() if scenario.quick else pytest.mark.slow)
+        pytest.param(scenario, id=name, marks=() if scenario.quick else pytest.mark.stalls)
         for name, scenario in SCENARIOS.items()
     ],
 )
