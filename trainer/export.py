@@ -114,7 +114,7 @@ def export(checkpoint: Path, step: int, file: Path) -> Exported:
         weights = {name: value for name, value in weights.items() if name not in left_out}
     partial = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        _write(weights, partial, file.suffix, step)
+        _write(weights, partial, file.suffix)
         with partial.open("rb") as written:
             os.fsync(written.fileno())
         partial.replace(file)
@@ -169,7 +169,7 @@ def read(checkpoint: Path) -> dict[str, Any]:
     return weights
 
 
-def _write(weights: dict[str, Any], path: Path, kind: str, step: int) -> None:
+def _write(weights: dict[str, Any], path: Path, kind: str) -> None:
     """Write the file. Raises OSError."""
     if kind == ".safetensors":
         from safetensors import SafetensorError
@@ -177,7 +177,9 @@ def _write(weights: dict[str, Any], path: Path, kind: str, step: int) -> None:
 
         try:
             # The format is that of torch's tensors: so say the loaders of other libraries that look for it.
-            save_file(weights, path, metadata={"format": "pt", "step": str(step)})
+            # Nothing else, as safetensors writes two entries in another order each time: equal weights are to
+            # be equal files.
+            save_file(weights, path, metadata={"format": "pt"})
         except SafetensorError as error:
             raise OSError(str(error)) from error
     else:
