@@ -52,6 +52,8 @@ def evidence(
 def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:
     """Write down an alarm and what it rests on, or its end. On a full disk as much of it as there is room."""
     if not diagnosis.alarming:
+        if attempt.condition().state != "running":
+            return  # it is being stopped, or has ended: that is told by others
         prepare.add_event(attempt, "resumed", "encamp", diagnosis.sentence)
         return
     prepare.add_event(attempt, "stalled", "encamp", f"{diagnosis.verdict}: {diagnosis.sentence}")
