@@ -439,6 +439,7 @@ def test_a_failing_torch_fails_as_it_does_without_us(shim: Shim, tmp_path: Path)
     assert b"libcuda is missing" in ended.output
 
 
+@pytest.mark.bench
 def test_counting_a_step_takes_less_than_a_microsecond(tmp_path: Path) -> None:
     """The fastest of many rounds: what the hook itself takes, whatever else this machine does."""
     _torch_like(tmp_path)
