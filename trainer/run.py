@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +20,7 @@ from .contract import Task, check_dataset
 from .data import Feed, HeldOut, worker_faults
 from .errors import UsageError
 from .folder import Position, wanted_step
+from .introduction import checkpoint_folder, introduce
 from .loop import Loop, Parts
 from .progress import Progress
 from .stop import StopRequest
@@ -70,7 +70,18 @@ def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: Sto
     held_out = _held_out(task, cfg, world, layout, progress)
     torch.manual_seed(cfg.seed)
     strategy = kind(task, cfg, world, plan.accumulation, dataset)
-    _introduce(cfg, plan, world, strategy, progress, length)
+    some = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    division = ", ".join(filter(None, (str(strategy.layout), world.device.type)))
+    introduce(
+        cfg,
+        plan,
+        progress,
+        parameters=strategy.parameter_count,
+        samples=length,
+        ranks=world.size,
+        where=f"{some} ({division})",
+        mesh=strategy.layout.mesh(world.size),
+    )
     checkpoints, start = _resume(cfg, world, strategy, progress, length)
     parts = Parts(
         cfg=cfg,
@@ -108,44 +119,12 @@ def _held_out(task: Task, cfg: Config, world: World, layout: Layout, progress: P
     return held_out
 
 
-def _introduce(
-    cfg: Config, plan: BatchPlan, world: World, strategy: Strategy, progress: Progress, length: int
-) -> None:
-    parameters = strategy.parameter_count
-    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
-    where = ", ".join(filter(None, (str(strategy.layout), world.device.type)))
-    progress.say(
-        f"{cfg.task}: {parameters / 1e6:.2f} M parameters, {length:,} samples; {cfg.strategy} on {ranks} "
-        f"({where}), {cfg.precision}, batch {plan}"
-    )
-    if length < plan.global_batch:
-        progress.say(
-            f"a step takes {plan.global_batch} samples and there are {length}: it sees some more than once"
-        )
-    progress.record(
-        "init",
-        0,
-        task=cfg.task,
-        strategy=cfg.strategy,
-        parameters=parameters,
-        ranks=world.size,
-        **{f"mesh_{axis}": size for axis, size in strategy.layout.mesh(world.size).items()},
-        global_batch=plan.global_batch,
-        micro_batch=plan.micro_batch,
-        accumulation=plan.accumulation,
-        precision=cfg.precision,
-        activation_checkpointing=cfg.activation_checkpointing,
-        compile=cfg.compile,
-        steps=cfg.steps,
-    )
-
-
 def _resume(
     cfg: Config, world: World, strategy: Strategy, progress: Progress, length: int
 ) -> tuple[Checkpoints | None, Position]:
     """Where checkpoints go, and where to start: at the newest one, or at the beginning."""
     start = Position(step=0, samples=0, seed=cfg.seed, dataset_length=length)
-    folder = _checkpoint_folder(cfg)
+    folder = checkpoint_folder(cfg)
     _agree("--checkpoint-dir or $ENCAMP_RUN_DIR", "missing" if folder is None else "set", world)
     if folder is None:
         progress.say("no checkpoints: neither --checkpoint-dir nor $ENCAMP_RUN_DIR says where to")
@@ -171,10 +150,3 @@ def _resume(
     return checkpoints, Position(
         step=newest.step, samples=newest.samples, seed=start.seed, dataset_length=start.dataset_length
     )
-
-
-def _checkpoint_folder(cfg: Config) -> Path | None:
-    if cfg.checkpoint_dir:
-        return Path(cfg.checkpoint_dir).expanduser()
-    run_folder = os.environ.get("ENCAMP_RUN_DIR")
-    return Path(run_folder) / "checkpoints" if run_folder else None

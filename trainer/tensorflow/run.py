@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from contextlib import closing
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -15,6 +14,7 @@ from ..config import Config
 from ..contract import Task, check_dataset
 from ..errors import UsageError
 from ..folder import Position, wanted_step
+from ..introduction import checkpoint_folder, introduce
 from ..member import Member
 from ..progress import Progress
 from ..stop import StopRequest
@@ -90,7 +90,16 @@ def prepare(
     # Two of them: what should be a single number is not, with one, told from a number for each sample.
     few = [dataset[order[sample]] for sample in range(2)]
     strategy.build(Job(task, cfg), (task.collate or collate)(few))
-    _introduce(cfg, plan, strategy, progress, length, member)
+    introduce(
+        cfg,
+        plan,
+        progress,
+        parameters=strategy.parameter_count,
+        samples=length,
+        ranks=member.size,
+        where=strategy.describe(),
+        mesh={"data": strategy.spread, "tensor": 1, "pipeline": 1, "replicas": 1},
+    )
     checkpoints, start, updates = _resume(cfg, strategy, progress, length)
     parts = Parts(
         cfg=cfg,
@@ -117,37 +126,6 @@ def _held_out(task: Task, cfg: Config, strategy: Strategy, progress: Progress) -
     return held_out
 
 
-def _introduce(
-    cfg: Config, plan: BatchPlan, strategy: Strategy, progress: Progress, length: int, member: Member
-) -> None:
-    parameters = strategy.parameter_count
-    progress.say(
-        f"{cfg.task}: {parameters / 1e6:.2f} M parameters, {length:,} samples; {cfg.strategy} on "
-        f"{strategy.describe()}, {cfg.precision}, batch {plan}"
-    )
-    if length < plan.global_batch:
-        progress.say(
-            f"a step takes {plan.global_batch} samples and there are {length}: it sees some more than once"
-        )
-    mesh = {"data": strategy.spread, "tensor": 1, "pipeline": 1, "replicas": 1}
-    progress.record(
-        "init",
-        0,
-        task=cfg.task,
-        strategy=cfg.strategy,
-        parameters=parameters,
-        ranks=member.size,
-        **{f"mesh_{axis}": size for axis, size in mesh.items()},
-        global_batch=plan.global_batch,
-        micro_batch=plan.micro_batch,
-        accumulation=plan.accumulation,
-        precision=cfg.precision,
-        activation_checkpointing=cfg.activation_checkpointing,
-        compile=cfg.compile,
-        steps=cfg.steps,
-    )
-
-
 def _resume(
     cfg: Config, strategy: Strategy, progress: Progress, length: int
 ) -> tuple[Checkpoints | None, Position, int]:
@@ -171,11 +149,3 @@ def _resume(
         step=newest.step, samples=newest.samples, seed=start.seed, dataset_length=start.dataset_length
     )
     return checkpoints, position, updates
-
-
-def checkpoint_folder(cfg: Config) -> Path | None:
-    """Where checkpoints go, if anywhere."""
-    if cfg.checkpoint_dir:
-        return Path(cfg.checkpoint_dir).expanduser()
-    run_folder = os.environ.get("ENCAMP_RUN_DIR")
-    return Path(run_folder) / "checkpoints" if run_folder else None
