@@ -8,6 +8,7 @@ import pytest
 
 from profiles import library
 from profiles.errors import ProfileError
+from profiles.keys import MEANT_FOR, STRATEGIES
 from profiles.schema import CodeSection, EnvSetupSection, NetworkSection, parse
 
 SCRIPT = '[run]\nscript = "train.py"\n'
@@ -110,9 +111,14 @@ def test_they_can_be_set_on_the_command_line() -> None:
     assert profile.network.interface == "eth1"
 
 
-def test_the_examples_in_the_shipped_profile_are_in_order() -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_the_examples_in_the_shipped_profile_are_in_order(strategy: str) -> None:
     text = (library.SHIPPED / "gpt.toml").read_text()
-    text = re.sub(r"(?m)^# (\[\w+\]$|\w+ = )", r"\1", text)
+    others = [key for key, (_, meant_for) in MEANT_FOR.items() if strategy not in meant_for]
+    not_meant = "|".join(map(re.escape, others))
+    text = re.sub(rf"(?m)^# (\[\w+\]$|(?!(?:{not_meant}) = )\w+ = )", r"\1", text)
+    text = text.replace('strategy = "ddp"', f'strategy = "{strategy}"')
     profile = parse(text, "gpt.toml")
+    assert profile.run.strategy == strategy
     assert profile.code and profile.env_setup and profile.secrets
     assert profile.network.rendezvous_host == "vast-a"
