@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 from waiting import wait_until
 
-from agent import bundle, files, paths, process, wire
+from agent import bundle, files, packed, paths, process, wire
 
 NONCE = "5eed0123456789ab"
 
@@ -28,6 +29,12 @@ M = TypeVar("M", bound=wire.Message)
 def agent_bundle() -> bundle.Bundle:
     """The agent as it is shipped, built once."""
     return bundle.build()
+
+
+def packed_sources(archive: zipfile.ZipFile) -> dict[str, bytes]:
+    """The modules that stand in the archive as one text, by their path in the package."""
+    parts = archive.read(f"agent/{packed.TEXT}").split(packed.MARK)[1:]
+    return {name.decode(): source for name, _, source in (part.partition(b"\n") for part in parts)}
 
 
 class Refused(Exception):
@@ -268,8 +275,9 @@ class Connection:
 
     def close(self) -> None:
         """Hang up, as a lost SSH connection does."""
-        kill(self.relay.pid)
-        self.relay.wait(5)
+        if self.relay.returncode is None:
+            kill(self.relay.pid)
+            self.relay.wait(5)
         for pipe in (self.relay.stdin, self.relay.stdout, self.relay.stderr):
             if pipe is not None:
                 pipe.close()

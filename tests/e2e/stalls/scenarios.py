@@ -8,8 +8,11 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+MEDIAN_SECONDS = 8.0
 STALL_SECONDS = 20.0
-"""From the moment in which a script gets stuck to the alarm, at most, where steps take up to a second."""
+"""From the moment in which a script gets stuck to the alarm, where steps take up to a second: in the median
+over all such scenarios, and at most.
+"""
 
 CRASH_SECONDS = 10.0
 """From a failure to the end of the run with the first failure named, on a machine that does other things."""
@@ -46,6 +49,11 @@ class Scenario:
     """It is a job of the trainer's."""
     quick: bool = False
     """Part of the quick suite."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has a rhythm of steps: by the times of those the project is measured."""
+        return not self.healthy and self.seconds == STALL_SECONDS
 
     @property
     def healthy(self) -> bool:
