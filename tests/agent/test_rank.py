@@ -439,6 +439,70 @@ def test_a_failing_torch_fails_as_it_does_without_us(shim: Shim, tmp_path: Path)
     assert b"libcuda is missing" in ended.output
 
 
+# What torch has from 2.4 on, as far as the shim asks for it; `{how}` is what its start does.
+FAKE_SERVER = """
+import os, socket
+class _WorkerServer:
+    def __init__(self, path):
+        {how}
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+    def shutdown(self):
+        self.socket.close()
+"""
+
+TRAINS = (
+    "import torch._C._distributed_c10d, torch.optim\n"
+    "optimizer = torch.optim.Optimizer()\n"
+    "for _ in range(5): optimizer.step()\n"
+    "print('trained')\n"
+)
+
+
+def _server_like(folder: Path, how: str = "pass") -> None:
+    _torch_like(folder)
+    (folder / "torch" / "_C").mkdir()
+    (folder / "torch" / "_C" / "__init__.py").write_text("")
+    (folder / "torch" / "_C" / "_distributed_c10d.py").write_text(FAKE_SERVER.format(how=how))
+
+
+def test_under_an_old_torch_there_are_no_steps_and_no_record(shim: Shim, tmp_path: Path) -> None:
+    _server_like(tmp_path)
+    (tmp_path / "torch" / "_C" / "_distributed_c10d.py").write_text("")
+    optimizers = "class Optimizer:\n    def step(self): pass\n"
+    (tmp_path / "torch" / "optim" / "optimizer.py").write_text(optimizers)
+    (tmp_path / "main.py").write_text(TRAINS)
+    assert shim.compare("script", "main.py", cwd=tmp_path).output == b"trained\n"
+    assert shim.fact("exit.json")
+    assert not {"steps", "flight.sock"} & {path.name for path in (shim.attempt / "rank1").iterdir()}
+
+
+def test_a_server_that_fails_to_start_is_not_heard_of(shim: Shim, tmp_path: Path) -> None:
+    _server_like(tmp_path, "os.write(2, b'cannot listen'); raise RuntimeError(path)")
+    (tmp_path / "main.py").write_text(TRAINS)
+    assert shim.compare("script", "main.py", cwd=tmp_path).output == b"trained\n"
+    assert (shim.attempt / "rank1" / "steps").exists()
+
+
+def test_the_path_of_the_socket_may_be_longer_than_a_socket_s(python: str, tmp_path: Path) -> None:
+    shim = Shim(python, tmp_path / ("long" * 30))
+    _server_like(tmp_path)
+    (tmp_path / "main.py").write_text(TRAINS)
+    assert shim.run("script", "main.py", cwd=tmp_path).output == b"trained\n"
+    assert (shim.attempt / "rank1" / "flight.sock").is_socket()
+
+
+def test_a_program_goes_on_without_its_folder(shim: Shim, tmp_path: Path) -> None:
+    _server_like(tmp_path)
+    removes = (
+        "import os, shutil\nshutil.rmtree(os.environ['ENCAMP_RANK_DIR'] or os.devnull, ignore_errors=True)\n"
+    )
+    (tmp_path / "main.py").write_text(f"{removes}{TRAINS}raise ValueError('the end')\n")
+    ended = shim.compare("script", "main.py", cwd=tmp_path)
+    assert ended.code == 1 and ended.output.endswith(b"ValueError: the end\n")
+    assert not (shim.attempt / "rank1").exists()
+
+
 @pytest.mark.bench
 def test_counting_a_step_takes_less_than_a_microsecond(tmp_path: Path) -> None:
     """The fastest of many rounds: what the hook itself takes, whatever else this machine does."""

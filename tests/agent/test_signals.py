@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -157,6 +158,15 @@ def test_a_record_over_the_socket(answers: Any) -> None:
     folder = answers(ok(json.dumps(REAL).encode()), hang_up=False)
     groups = flight.record(folder)
     assert groups is not None and groups[0].enqueued == 6
+
+
+def test_the_path_of_the_socket_may_be_longer_than_a_socket_s(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    folder.mkdir()
+    there = os.open(folder, os.O_RDONLY)
+    with contextlib.closing(Answers(Path(f"/proc/self/fd/{there}"), ok(json.dumps(REAL).encode()))):
+        assert flight.record(str(folder)) is not None
+    os.close(there)
 
 
 def test_a_record_of_50_megabytes_is_none(answers: Any) -> None:

@@ -208,6 +208,19 @@ def test_one_that_does_not_answer_in_time_is_away_too() -> None:
     assert report.diagnosis.verdict == "host-unreachable"
 
 
+def test_one_that_drops_while_it_looks_at_its_ranks_is_away_too() -> None:
+    a, b = pair(HANGS[0], {})
+
+    def drops(_: dict[str, Any]) -> dict[str, Any]:
+        b.lose()
+        raise Unreachable("b is not reachable any more.")
+
+    b.evidence = drops
+    report = examined(a, b)
+    assert (report.diagnosis.verdict, report.diagnosis.culprits) == ("host-unreachable", (2, 3))
+    assert "b is not in it: b is not reachable any more." in report.notes
+
+
 def test_a_host_that_has_ended_and_is_away_does_not_hide_who_failed() -> None:
     ended = over(1, 9.0, error_type="ValueError", error_message="no sample 8")
     a, b = pair(told(over(0, 9.1, -15), ended), {})
