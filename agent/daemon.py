@@ -167,8 +167,7 @@ class Daemon:
             self._take_sample(now)
         self._tell_all(self._watcher.tick(self._gpus.status().gpus))
         for key, stalled in self._watcher.stalls().items():
-            if stalled.due(now):
-                self._begin(self._investigate(key, stalled))
+            self._look_into(key, stalled, now)
             rank = stalled.mute(now)
             if rank is not None:
                 self._begin(self._listen(key, stalled, rank))
@@ -226,23 +225,43 @@ class Daemon:
         with self._boundary("adoption"):
             await actions.in_thread(control.adopt, attempt)
 
-    async def _investigate(self, key: watch.Key, stalled: stall.StallWatch) -> None:
-        """Find out why the ranks of an attempt make no progress, if it is so."""
-        with self._boundary("investigation"), stalled.looking(time.monotonic()) as known:
-            attempt = self._watcher.attempt(*key)
-            gpus = self._gpus.status().gpus
-            found = await actions.in_thread(inquiry.evidence, attempt, known, gpus, stalled.allowed)
-            stalled.hold(rank.rank for rank in found.ranks if rank.gil_free is False)
-            told = stalled.conclude(diagnose(found))
-            if told is not None:
-                await actions.in_thread(inquiry.record, attempt, found, told)
-                self._look()
+    def _look_into(self, key: watch.Key, stalled: stall.StallWatch, now: float) -> None:
+        """Find out what holds an attempt up, if that is due before the next tick."""
+        wait = stalled.due(now)
+        if wait is not None and wait < TICK_SECONDS:
+            self._begin(self._investigate(key, stalled, wait))
+        usual = stalled.to_keep()
+        if usual:
+            self._begin(self._keep(key, usual))
+
+    async def _investigate(self, key: watch.Key, stalled: stall.StallWatch, wait: float) -> None:
+        """Find out in `wait` seconds why the ranks of an attempt make no progress, if it is so then."""
+        with self._boundary("investigation"):
+            with stalled.looking(time.monotonic() + wait):
+                await asyncio.sleep(wait)
+                attempt = self._watcher.attempt(*key)
+                known, gpus = stalled.known(time.monotonic()), self._gpus.status().gpus
+                found = await actions.in_thread(inquiry.evidence, attempt, known, gpus, stalled.allowed)
+                stalled.hold(rank.rank for rank in found.ranks if rank.gil_free is False)
+                told = stalled.conclude(diagnose(found))
+                if told is not None:
+                    await actions.in_thread(inquiry.record, attempt, found, told)
+                    self._look()
+            if self._watcher.stalls().get(key) is stalled and not self._leaving.is_set():
+                self._look_into(key, stalled, time.monotonic())
+
+    async def _keep(self, key: watch.Key, usual: float) -> None:
+        """Write the rhythm of an attempt down, for a daemon that comes after this one."""
+        with self._boundary("rhythm"):
+            await actions.in_thread(inquiry.keep_rhythm, self._watcher.attempt(*key), usual)
 
     async def _listen(self, key: watch.Key, stalled: stall.StallWatch, rank: int) -> None:
         """Ask a rank that shows no steps how far it is in its collectives."""
         with self._boundary("listening"):
-            folder = self._watcher.attempt(*key).dir
-            stalled.hear(await actions.in_thread(flight.counts, os.path.join(folder, f"rank{rank}")))
+            folder = os.path.join(self._watcher.attempt(*key).dir, f"rank{rank}")
+            began = time.monotonic()
+            counts = await actions.in_thread(flight.counts, folder)
+            stalled.hear(counts, time.monotonic() - began)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

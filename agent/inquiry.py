@@ -12,9 +12,9 @@ import os
 import time
 from typing import Sequence
 
-from . import ending, files, prepare, signals, wire
+from . import ending, files, prepare, signals, values, wire
 from .attempt import Attempt
-from .diagnosis import Diagnosis
+from .diagnosis import Diagnosis, xid
 from .diagnosis.evidence import Evidence, Gpu, Host, Rank
 from .signals.look import WINDOW_SECONDS, Known
 
@@ -25,13 +25,19 @@ MAX_RECORDS = 20
 """Alarms of an attempt whose evidence is kept."""
 
 
+RHYTHM = "rhythm.json"
+
+MAX_USUAL_SECONDS = 3600.0
+
+
 def evidence(
     attempt: Attempt, known: Sequence[Known], gpus: Sequence[wire.GpuSample], allowed: float
 ) -> Evidence:
     """Look at the ranks of an attempt on this host. Blocks for a second and a bit: call it in a thread."""
     placement = attempt.placement()
     name = placement.nodes[placement.node_rank].name if placement is not None else ""
-    by_index = {gpu.index: _gpu(gpu) for gpu in gpus}
+    began = attempt.condition().started
+    by_index = {gpu.index: _gpu(gpu, began) for gpu in gpus}
     cwd = attempt.resolved().get("cwd")
     ranks, stuck = signals.gather(attempt.dir, name, known, by_index, cwd if isinstance(cwd, str) else "")
     world_size = attempt.resolved().get("world_size")
@@ -66,6 +72,20 @@ def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:
         except OSError:
             pass
         return
+
+
+def keep_rhythm(attempt: Attempt, usual: float) -> None:
+    """Write down the longest pause, in seconds, that is usual in an attempt."""
+    try:
+        files.write_json(os.path.join(attempt.dir, RHYTHM), {"usual": usual})
+    except OSError:
+        pass  # a full disk, or it has been removed: it is learned again
+
+
+def kept_rhythm(attempt: Attempt) -> float:
+    """What `keep_rhythm` has written; 0 where that is nothing."""
+    usual = values.number((files.read_json(os.path.join(attempt.dir, RHYTHM)) or {}).get("usual"), 0.0)
+    return usual if 0 < usual < MAX_USUAL_SECONDS else 0.0
 
 
 def fitting(found: Evidence) -> Evidence:
@@ -113,11 +133,14 @@ def _oom_kills(attempt: Attempt) -> int:
     return max(0, now - before) if now is not None and isinstance(before, int) else 0
 
 
-def _gpu(sample: wire.GpuSample) -> Gpu:
+def _gpu(sample: wire.GpuSample, began: float) -> Gpu:
+    worst = xid.worst([(each.time, each.code) for each in sample.xids if each.time >= began])
     return Gpu(
         sample.index,
         sample.state,
         sample.utilization_percent,
         sample.power_watts,
         sample.power_limit_watts,
+        xid=None if worst is None else worst[1],
+        xid_time=None if worst is None else worst[0],
     )

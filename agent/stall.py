@@ -32,11 +32,17 @@ MIN_PAUSES, MIN_STEPS = 3, 5
 EARLY_SECONDS = 6.0
 """No rank is late earlier by a first idea of the rhythm."""
 
-ASK_SECONDS = 10.0
+MIN_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Between two questions to a rank that shows no steps for its collectives: an answer may have a megabyte."""
 
-ASK_PATIENCE = 1.5
-"""As `PATIENCE`, of pauses that are known no better than by these questions."""
+ASK_SHARE = 0.002
+"""Of a core: as much as the questions may take."""
+
+MIN_HEARD, HEARD_SECONDS = 4, 10.0
+"""As `MIN_PAUSES` and `MIN_SECONDS`, of what is known by such questions."""
+
+AHEAD_SECONDS = 0.8
+"""A look takes longer than that: it begins so much before a rank is late, and its end tells."""
 
 AGAIN_SECONDS = 2.0
 """Between two looks at ranks that are late."""
@@ -52,6 +58,12 @@ SURE = 0.9
 ENDED_SECONDS = 3.0
 """How long some ranks may be over while others go on: they never end at the same moment."""
 
+MIN_KEPT_SECONDS = 1.0
+"""A pause that is shorter changes nothing about what is allowed."""
+
+RESUMED_SECONDS = 600.0
+"""A step that another daemon may have seen is not believed to be older: clocks are set."""
+
 START_SECONDS = 30.0
 """How long a rank may take to its first sign of progress before somebody looks at it."""
 
@@ -61,17 +73,20 @@ NOT_FINITE = ("nan", "inf", "-inf")
 class Pulse:
     """One rank's signs of progress. Times are of the host's monotonic clock, in seconds."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, usual: float = 0.0) -> None:
         self.at = now
         """Of the last sign."""
+        self._resumed = usual > 0
         self.phase_at = now
         self.sample: Optional[wire.RankSample] = None
         self.loss = ""
         self.over_at: Optional[float] = None
         self.learning = True
         """Whether the pauses are those of a run that is well."""
+        self.blur = 0.0
+        """Seconds by which a pause may be too long that is known by asking."""
         self._heard = 0
-        self._pauses: Deque[float] = collections.deque(maxlen=PAUSES)
+        self._pauses: Deque[float] = collections.deque([usual] * MIN_HEARD * self._resumed, maxlen=PAUSES)
         self._signs: Tuple[object, ...] = ()
 
     def observe(self, sample: wire.RankSample, told: Tuple[object, str], heard: int, now: float) -> None:
@@ -80,6 +95,9 @@ class Pulse:
         reported, self.loss = told
         if before is None or sample.phase != before.phase:
             self.phase_at = now
+        if before is None and self._resumed and sample.step_time is not None:
+            age = time.time() - sample.step_time
+            self.at = now - (age if 0.0 < age < RESUMED_SECONDS else 0.0)
         if sample.state in ("exited", "lost") and self.over_at is None:
             self.over_at = now
         if before is not None and before.step is None and sample.step is not None:
@@ -88,8 +106,11 @@ class Pulse:
         if signs != self._signs:
             at = max(self.at, now - _since_step(before, sample))
             if self.learning and before is not None and self._goes_on(before, sample, heard):
-                self._pauses.append(_longest_pause(before, sample, at - self.at))
-            self._signs, self.at = signs, at
+                blur = self.blur / 2 if sample.step is None else 0.0
+                self._pauses.append(max(0.0, _longest_pause(before, sample, at - self.at) - blur))
+            if before is not None or not self._resumed:
+                self.at = at
+            self._signs = signs
         self.sample, self._heard = sample, heard
 
     def _goes_on(self, before: wire.RankSample, sample: wire.RankSample, heard: int) -> bool:
@@ -104,13 +125,19 @@ class Pulse:
         sample = self.sample
         if sample is None or not self._pauses:
             return 0.0
-        early = len(self._pauses) < MIN_PAUSES
         if sample.step is None:
-            return 0.0 if early else ASK_PATIENCE * max(self._pauses)
+            enough = len(self._pauses) >= MIN_HEARD
+            return max(HEARD_SECONDS, PATIENCE * max(self._pauses)) if enough else 0.0
+        early = len(self._pauses) < MIN_PAUSES
         if early and ((sample.step or 0) < MIN_STEPS or not sample.step_seconds):
             return 0.0
         least = EARLY_SECONDS if early else MIN_SECONDS
         return max(least, PATIENCE * max(self._pauses), 4 * (sample.step_seconds or 0.0))
+
+    @property
+    def usual(self) -> float:
+        """The longest of the recent pauses; 0 before there are enough of them to go by."""
+        return max(self._pauses) if len(self._pauses) >= MIN_HEARD else 0.0
 
 
 def _since_step(before: Optional[wire.RankSample], sample: wire.RankSample) -> float:
@@ -130,18 +157,26 @@ def _longest_pause(before: wire.RankSample, sample: wire.RankSample, seconds: fl
 
 
 class StallWatch:
-    """All ranks of one attempt on this host. `fixed` seconds take the place of its rhythm, 0 for none."""
+    """All ranks of one attempt on this host.
 
-    def __init__(self, fixed: float = 0.0) -> None:
+    `fixed` seconds take the place of its rhythm, 0 for none. `usual` is the longest pause that another watch
+    has seen in it, 0 where there was none.
+    """
+
+    def __init__(self, fixed: float = 0.0, usual: float = 0.0) -> None:
         self._fixed = fixed
+        self._usual = usual
         self._pulses: Dict[int, Pulse] = {}
         self._looked = 0.0
         self._looks = 0
         self._looking = False
         self._last: Optional[Diagnosis] = None
+        self._unsure = False
+        """Something was found that is to be seen again at once."""
         self._held: Dict[int, object] = {}
         """Ranks whose GIL was held, and the sign of progress that they had made last by then."""
         self._asked = 0.0
+        self._ask_pause = MIN_ASK_SECONDS
         self._counts: Optional[Tuple[int, ...]] = None
         self._heard = 0
         self.alarm: Optional[Diagnosis] = None
@@ -152,8 +187,8 @@ class StallWatch:
     ) -> None:
         """Take in how the ranks do; `told` has of each the identity of its newest record, and its loss."""
         for sample in samples:
-            pulse = self._pulses.setdefault(sample.rank, Pulse(now))
-            pulse.learning = self.alarm is None
+            pulse = self._pulses.setdefault(sample.rank, Pulse(now, self._usual))
+            pulse.learning, pulse.blur = self.alarm is None, self._ask_pause
             pulse.observe(sample, told.get(sample.rank, (None, "")), self._heard, now)
 
     @property
@@ -161,9 +196,18 @@ class StallWatch:
         """Seconds that a rank may go without progress; 0 while that is not known."""
         return self._fixed or max((pulse.allowed for pulse in self._pulses.values()), default=0.0)
 
+    def to_keep(self) -> float:
+        """The longest pause, where it is worth to be told to another watch; 0 at most times."""
+        usual = max((pulse.usual for pulse in self._pulses.values()), default=0.0)
+        usual = max(usual, MIN_KEPT_SECONDS) if usual else 0.0
+        if self.alarm is not None or abs(usual - self._usual) <= self._usual / 4:
+            return 0.0
+        self._usual = usual
+        return usual
+
     def mute(self, now: float) -> Optional[int]:
         """A rank that shows no steps and is to be asked now for its collectives; None at most times."""
-        if now - self._asked < ASK_SECONDS:
+        if now - self._asked < self._ask_pause:
             return None
         running = [p.sample for p in self._pulses.values() if p.sample and p.sample.state == "running"]
         if not running or any(sample.step is not None for sample in running):
@@ -171,38 +215,45 @@ class StallWatch:
         self._asked = now
         return min(sample.rank for sample in running)
 
-    def hear(self, counts: Optional[Tuple[int, ...]]) -> None:
-        """Take in how far a rank is in its collectives: that it got further is a sign of all of them."""
+    def hear(self, counts: Optional[Tuple[int, ...]], seconds: float) -> None:
+        """Take in how far a rank is in its collectives: that it got further is a sign of all of them.
+
+        `seconds` is what it took to find that out.
+        """
+        self._ask_pause = min(ASK_SECONDS, max(MIN_ASK_SECONDS, seconds / ASK_SHARE))
         if counts and counts != self._counts:
             self._heard, self._counts = self._heard + 1, counts
 
-    def due(self, now: float) -> bool:
-        """Whether it is time to look at the ranks."""
+    def due(self, now: float) -> Optional[float]:
+        """In how many seconds it is time to look at the ranks, from 0 on; None while nothing calls for it."""
+        at = now if self.alarm is not None else self._suspicious_at()
+        if at > now:
+            self._looks, self._last = 0, None
+        if self._looking or at == float("inf"):
+            return None
         pause = AGAIN_SECONDS if self._looks < MANY_LOOKS else LONG_AGAIN_SECONDS
-        if self._looking or now - self._looked < pause:
-            return False
-        if self.alarm is not None or self.suspicious(now):
-            return True
-        self._looks, self._last = 0, None
-        return False
+        if self._unsure:
+            pause = 0.0
+        return max(0.0, at - AHEAD_SECONDS - now, self._looked + pause - now)
 
-    def suspicious(self, now: float) -> bool:
-        """Whether something is out of the ordinary: late, over before the others, no number."""
+    def _suspicious_at(self) -> float:
+        """When something is out of the ordinary, if nothing happens: late, over before others, no number."""
         running = [
             pulse for pulse in self._pulses.values() if pulse.sample and pulse.sample.state == "running"
         ]
         allowed = self.allowed or START_SECONDS
-        if any(now - pulse.at > allowed or pulse.loss in NOT_FINITE for pulse in running):
-            return True
+        times = [pulse.at + (0.0 if pulse.loss in NOT_FINITE else allowed) for pulse in running]
         over = [pulse.over_at for pulse in self._pulses.values() if pulse.over_at is not None]
-        return bool(running and over) and now - min(over) > ENDED_SECONDS
+        if running and over:
+            times.append(min(over) + ENDED_SECONDS)
+        return min(times, default=float("inf"))
 
     @contextlib.contextmanager
-    def looking(self, now: float) -> Iterator[List[Known]]:
-        """While somebody looks at the ranks. Gives what is known of them without asking, by rank."""
+    def looking(self, now: float) -> Iterator[None]:
+        """While somebody looks at the ranks, from `now` on, which may be in a moment."""
         self._looking, self._looked, self._looks = True, now, self._looks + 1
         try:
-            yield self.known(now)
+            yield
         finally:
             self._looking = False
 
@@ -229,6 +280,7 @@ class StallWatch:
     def conclude(self, found: Diagnosis) -> Optional[Diagnosis]:
         """Take in a diagnosis. Returns it when it begins or changes an alarm, or ends one; else None."""
         before, self._last = self._last, found
+        again, self._unsure = not self._unsure, False
         if not found.alarming:
             ended, self.alarm = self.alarm, None
             return found if ended is not None else None
@@ -239,6 +291,7 @@ class StallWatch:
         if same or (self.alarm is None and found.confidence >= SURE):
             self.alarm = found
             return found
+        self._unsure = again and found.verdict != "nan"  # which takes another step to tell
         return None
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from typing import Dict, List, Sequence, Set, Tuple
 
-from . import files, ranks, runs, stall, wire
+from . import files, inquiry, ranks, runs, stall, wire
 from .attempt import Attempt
 
 MAX_RUNS = wire.KNOWN_RUNS
@@ -128,7 +128,8 @@ class Watcher:
             if key not in self._samplers:
                 self._samplers[key] = self._sampler(attempt)
                 spec = attempt.launch_spec()
-                self._stalls[key] = stall.StallWatch(spec.stall_seconds if spec is not None else 0.0)
+                fixed = spec.stall_seconds if spec is not None else 0.0
+                self._stalls[key] = stall.StallWatch(fixed, inquiry.kept_rhythm(attempt))
         for key, sampler in list(self._samplers.items()):
             sample = sampler.sample(gpus)
             messages += [sample, *sampler.new_progress()]

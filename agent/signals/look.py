@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import struct
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
@@ -15,6 +16,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from .. import files, process, wire
 from ..diagnosis import places
 from ..diagnosis.evidence import Child, Frame, Gpu, Group, Rank, Thread
+from ..ranks import STEPS, STEPS_MAGIC
 from . import flight, sockets, stacks
 
 WINDOW_SECONDS = 1.0
@@ -58,6 +60,8 @@ class _Look(NamedTuple):
     threads: Tuple[Thread, ...]
     groups: Optional[Tuple[Group, ...]]
     children: Dict[int, process.Stat]
+    step_age: Optional[float]
+    """Seconds since its optimizer's last step, by its own count."""
 
 
 def gather(
@@ -68,18 +72,23 @@ def gather(
     `gpus` are the host's, by index; `cwd` is where the ranks were started. Blocks for about
     `WINDOW_SECONDS`, and up to 5 seconds more when ranks do not answer. Call it in a thread.
     """
+    began = time.monotonic()
     with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
         children = _children([entry.sample.pid for entry in known])
         first = list(pool.map(lambda one: _look(attempt_dir, one, children, cwd), known))
+        turns = [pool.submit(_gil_free, attempt_dir, *both) for both in zip(known, first)]
         if any(look.stat is not None for look in first):  # of what is over there is nothing to compare
             time.sleep(max(0.0, WINDOW_SECONDS - (time.monotonic() - min(look.at for look in first))))
         children = _children([entry.sample.pid for entry in known])
         second = list(pool.map(lambda one: _look(attempt_dir, one, children, cwd), known))
         parts = pool.map(
-            lambda one, before, after: _rank(attempt_dir, host, one, before, after, gpus, cwd),
+            lambda one, before, after, turn: _rank(
+                attempt_dir, host, _older(one, after.at - began), before, after, turn.result(), gpus, cwd
+            ),
             known,
             first,
             second,
+            turns,
         )
         ranks = tuple(parts)
     stuck: List[str] = []
@@ -94,8 +103,9 @@ def _look(attempt_dir: str, known: Known, children: Dict[int, Dict[int, process.
     folder = os.path.join(attempt_dir, f"rank{sample.rank}")
     at = time.monotonic()
     if sample.pid is None or sample.state != "running":
-        return _Look(at, None, None, None, None, _size(folder + ".log"), (), None, {})
+        return _Look(at, None, None, None, None, _size(folder + ".log"), (), None, {}, None)
     found = process.stat(sample.pid)
+    answers = found is not None and found.state not in "TtZX"
     io_before = _io_bytes(sample.pid)
     text = stacks.ask(sample.pid, folder) if found is not None and found.state not in "TtDZX" else None
     return _Look(
@@ -106,8 +116,9 @@ def _look(attempt_dir: str, known: Known, children: Dict[int, Dict[int, process.
         io_bytes=_io_bytes(sample.pid),
         log_bytes=_size(folder + ".log"),
         threads=stacks.parse(text, _main_thread(folder), cwd) if text else (),
-        groups=flight.record(folder),
+        groups=flight.record(folder) if answers else None,
         children=children.get(sample.pid, {}),
+        step_age=_step_age(folder),
     )
 
 
@@ -117,6 +128,7 @@ def _rank(
     known: Known,
     first: _Look,
     second: _Look,
+    gil_free: Optional[bool],
     gpus: Mapping[int, Gpu],
     cwd: str,
 ) -> Rank:
@@ -144,7 +156,7 @@ def _rank(
         rss_bytes=second.stat.rss_bytes if second.stat is not None else sample.rss_bytes,
         step=sample.step,
         # A collective that came or went meanwhile is progress too.
-        step_age=0.0 if _moved(first.groups, second.groups) else known.age,
+        step_age=0.0 if _moved(first.groups, second.groups) else _least(known.age, second.step_age),
         step_seconds=sample.step_seconds,
         phase=sample.phase or "",
         phase_age=known.phase_age,
@@ -160,19 +172,42 @@ def _rank(
     starved = places.in_loader(places.main_stack(rank))
     return dataclasses.replace(
         rank,
-        gil_free=_gil_free(folder, known, rank),
+        gil_free=gil_free,
         children=_workers(folder, first.children, second.children, seconds, starved, cwd),
     )
 
 
-def _gil_free(folder: str, known: Known, rank: Rank) -> Optional[bool]:
+def _older(known: Known, seconds: float) -> Known:
+    """What is known of a rank that shows nothing new `seconds` later."""
+    phase_age = None if known.phase_age is None else known.phase_age + seconds
+    return known._replace(age=None if known.age is None else known.age + seconds, phase_age=phase_age)
+
+
+def _least(*ages: Optional[float]) -> Optional[float]:
+    return min((age for age in ages if age is not None), default=None)
+
+
+def _step_age(folder: str) -> Optional[float]:
+    """Seconds since the step that a rank counted last, as of now; None when it has counted none."""
+    try:
+        with open(os.path.join(folder, "steps"), "rb") as file:
+            magic, steps, _, at = STEPS.unpack(file.read(STEPS.size))
+    except (OSError, struct.error):
+        return None
+    age: float = time.monotonic() - at
+    return age if magic == STEPS_MAGIC and steps and age >= 0 else None
+
+
+def _gil_free(attempt_dir: str, known: Known, look: _Look) -> Optional[bool]:
     """Whether Python code of another thread of the rank gets a turn; None where nobody can say."""
     if known.gil_held:
         return False
-    if rank.process_state in ("T", "t", "D") or not rank.recorded or places.in_backward_or_collective(rank):
+    stack = next((thread.frames for thread in look.threads if thread.main), ())
+    if look.stat is None or look.stat.state in "TtDZX" or look.groups is None:
         return None
-    if (known.age or 0.0) < 2.0:
-        return None  # it makes progress: not worth a thread that may wait for long
+    if (known.age or 0.0) < 2.0 or places.in_collective(stack) or places.in_backward(stack):
+        return None  # it makes progress, or waits: not worth a thread that may wait for long
+    folder = os.path.join(attempt_dir, f"rank{known.sample.rank}")
     return flight.ask(folder, "dump_traceback", GIL_SECONDS) is not None
 
 
