@@ -22,6 +22,11 @@ TICK_SECONDS = 1.0
 MAX_BUFFER = 1024 * 1024
 """Bytes of unfinished line from the child after which it is not believed any more."""
 
+SAME_SECONDS = 10.0
+"""An XID at this distance of one with the same number is the same, told by another child."""
+
+MAX_XIDS = 16
+
 POLL_SECONDS = 0.01
 SURVEY_SECONDS = 10.0
 """How long `survey` waits. A driver that hangs is found out by the missing next status."""
@@ -76,6 +81,8 @@ class GpuMonitor:
         """Monotonic time since when the driver has not answered; outlives the child that noticed."""
         self._next_start = 0.0
         self._failures = 0
+        self._before: Dict[str, Tuple[wire.Xid, ...]] = {}
+        """XIDs of each GPU that earlier children heard of: one that has to be replaced takes none with it."""
         self._survey: Optional[asyncio.Future[Dict[str, Any]]] = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._timer: Optional[asyncio.TimerHandle] = None
@@ -170,6 +177,7 @@ class GpuMonitor:
             self._failed(f"the GPU reader cannot be started: {error.strerror}", now)
             return
         assert process.stdout is not None and self._loop is not None
+        self._before.update((gpu.uuid, gpu.xids) for gpu in self._status.gpus if gpu.xids)
         self._process = process
         self._lines = 0
         self._buffer = b""
@@ -242,12 +250,21 @@ class GpuMonitor:
             status = wire.from_json(wire.GpuStatus, json.loads(line))
         except ValueError:
             return  # if no better line follows, the deadline says so
-        self._status = status
+        self._status = dataclasses.replace(status, gpus=tuple(map(self._with_xids, status.gpus)))
         self._heard = time.monotonic()
         self._lines += 1
         self._hung_since = None
         if self._lines * TICK_SECONDS >= self._timing.retry:
             self._failures = 0
+
+    def _with_xids(self, gpu: wire.GpuSample) -> wire.GpuSample:
+        """The GPU with what earlier children heard of it, unless the kernel's log told this one too."""
+        before = [
+            old
+            for old in self._before.get(gpu.uuid, ())
+            if not any(xid.code == old.code and abs(xid.time - old.time) < SAME_SECONDS for xid in gpu.xids)
+        ]
+        return dataclasses.replace(gpu, xids=(*before, *gpu.xids)[-MAX_XIDS:]) if before else gpu
 
     def _unwatch(self) -> None:
         if self._output >= 0 and self._loop is not None:

@@ -7,8 +7,8 @@ why, and ends. Whenever something is written to it, it prints a `survey` besides
 which processes are on them.
 
 Calls are in tiers, because they cost from 2 us to milliseconds and hold a lock in the driver: each second
-utilisation, memory and power; every 5 s temperature and power limit; identity once. A GPU that is lost or
-needs a reset is left alone but for one look every 30 s: calls on it are slow and may crash.
+utilisation, memory, power and XIDs; every 5 s temperature and power limit; identity once. A GPU that is lost
+or needs a reset is left alone but for one look every 30 s: calls on it are slow and may crash.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import signal
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from . import survey
+from . import survey, xids
 from .driver import LIBRARY, NO_GPU
 
 STDIN, STDOUT, STDERR = 0, 1, 2
@@ -87,8 +87,9 @@ def driver_status(state: str, message: str, driver: str = "", gpus: Tuple[Json, 
 class Gpu:
     """One GPU: its identity, the values of the slower tiers, and whether it can be asked at the moment."""
 
-    def __init__(self, nvml: Any, index: int) -> None:
+    def __init__(self, nvml: Any, index: int, reported: xids.Xids) -> None:
         self._nvml = nvml
+        self._reported = reported
         self._handle: Any = None
         self._slow: Json = {}
         self._slow_at = 0.0
@@ -125,6 +126,7 @@ class Gpu:
             self.fields["name"] = nvml.nvmlDeviceGetName(handle)
             self._handle = handle
             self._slow_at = now
+            self._reported.watch(self.index, handle)
         refused: List[Any] = []
         values: Json = {}
         rates = self._ask(refused, nvml.nvmlDeviceGetUtilizationRates)
@@ -194,7 +196,8 @@ class Driver:
         nvml.nvmlInit()
         self._nvml = nvml
         self._version = nvml.nvmlSystemGetDriverVersion()
-        self._gpus = [Gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        self._xids = xids.Xids(nvml)
+        self._gpus = [Gpu(nvml, index, self._xids) for index in range(nvml.nvmlDeviceGetCount())]
 
     def read(self) -> Json:
         """The fields of a `wire.GpuStatus`. Raises NVMLError when the driver as a whole no longer answers."""
@@ -202,6 +205,8 @@ class Driver:
             return driver_status("none", NO_GPU, self._version)
         now = time.monotonic()
         gpus = tuple(gpu.read(now) for gpu in self._gpus)
+        self._xids.read()
+        gpus = tuple({**gpu, "xids": self._xids.of(gpu["index"])} for gpu in gpus)
         unwell = [gpu for gpu in gpus if gpu["state"] != "ok"]
         message = "; ".join(f"GPU {gpu['index']} {_of_one_gpu(gpu['state'])}" for gpu in unwell)
         return driver_status("ok", message, self._version, gpus)

@@ -252,6 +252,14 @@ class NetworkSample:
 
 
 @dataclasses.dataclass(frozen=True)
+class Xid:
+    """An error of a GPU that its driver reported, see diagnosis/xid.py; `time` is the host's wall clock."""
+
+    time: float
+    code: int
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuSample:
     """One GPU. None where the driver does not say; `reserved` is the driver's own share, not in `used`."""
 
@@ -266,6 +274,8 @@ class GpuSample:
     power_watts: Optional[float] = None
     power_limit_watts: Optional[float] = None
     temperature_celsius: Optional[float] = None
+    xids: Tuple[Xid, ...] = ()
+    """The newest that were reported, oldest first."""
 
 
 @dataclasses.dataclass(frozen=True)

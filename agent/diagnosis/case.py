@@ -37,6 +37,11 @@ class Case:
         self.hosts = {host.name: host for host in evidence.hosts}
         self.by_number: Dict[int, Rank] = {rank.rank: rank for rank in evidence.ranks}
 
+    def offset(self, rank: Rank) -> float:
+        """Seconds by which the clock of the rank's host is ahead of the viewer's."""
+        host = self.hosts.get(rank.host)
+        return 0.0 if host is None else host.clock_offset
+
     def since(self, ranks: Sequence[Rank]) -> float:
         """How long all of `ranks` have made no progress, in seconds."""
         return min((rank.step_age for rank in ranks if rank.step_age is not None), default=0.0)

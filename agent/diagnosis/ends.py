@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
-from . import crash
+from . import crash, xid
 from .case import Case, is_, named, seen, verdict_on
 from .evidence import Rank
 from .verdict import Diagnosis, Finding
+
+LOST = ("lost", "reset-required")
+"""States of a GPU in which no program runs on it any more."""
+
+XID_SECONDS = 300.0
+"""How long before the end of a rank an error of its GPU may be the reason: a time-out lies between them."""
 
 
 def host_unreachable(case: Case) -> Optional[Diagnosis]:
@@ -65,6 +71,8 @@ def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
     kills = case.hosts[first.host].oom_kills if first.host in case.hosts else 0
     said = _said(first)
     findings = [seen(first, "exit", said)]
+    if first.gpu is not None and first.gpu.xid not in (None, xid.CONSEQUENCE):
+        findings.append(seen(first, "gpu", _gpu(case, first)))
     findings += [
         seen(rank, "exit", f"{_end_words(rank)}, a consequence")
         for rank in failures[1:]
@@ -82,6 +90,9 @@ def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
             f"{who} ran out of memory: {said}",
             findings,
         )
+    broken = [rank for rank in failures if _broke_it(rank)]
+    if broken:
+        return _faulty(case, broken, [finding for finding in findings if finding.signal == "exit"])
     if crash.lost_worker(first):
         return verdict_on(case, "data-starved", [first], 0.95, f"{who} lost its data: {said}", findings)
     if first.state == "lost" or (first.exit_code is not None and first.exit_code < 0):
@@ -113,23 +124,42 @@ def zombie(case: Case) -> Optional[Diagnosis]:
 
 
 def gpu_fault(case: Case) -> Optional[Diagnosis]:
-    """GPUs that the driver has lost or given up."""
+    """GPUs that the driver has lost or given up, or of which it has reported an error."""
     broken = [
         rank
         for rank in case.running
         if rank.gpu is not None
-        and (
-            rank.gpu.state in ("lost", "reset-required", "hung")
-            or (rank.gpu.xid is not None and rank in case.stalled)
-        )
+        and (rank.gpu.state in (*LOST, "hung") or (rank.gpu.xid is not None and rank in case.stalled))
     ]
-    if not broken:
-        return None
-    findings = []
-    for rank in broken:
-        assert rank.gpu is not None
-        what = rank.gpu.state if rank.gpu.xid is None else f"{rank.gpu.state}, XID {rank.gpu.xid}"
-        findings.append(seen(rank, "gpu", f"GPU {rank.gpu.index}: {what}"))
-    return verdict_on(
-        case, "gpu-fault", broken, 0.95, f"the GPU of {is_(broken)} faulty: {findings[0].text}", findings
-    )
+    return _faulty(case, broken) if broken else None
+
+
+def _faulty(case: Case, broken: List[Rank], more: Sequence[Finding] = ()) -> Diagnosis:
+    findings = [seen(rank, "gpu", _gpu(case, rank)) for rank in broken]
+    sentence = f"the GPU of {is_(broken)} faulty: {findings[0].text}"
+    return verdict_on(case, "gpu-fault", broken, 0.95, sentence, [*findings, *more])
+
+
+def _gpu(case: Case, rank: Rank) -> str:
+    """`GPU 3 is lost; XID 79: the GPU has fallen off the bus, 40 s ago` for people."""
+    gpu = rank.gpu
+    assert gpu is not None
+    state = {"lost": " is lost", "reset-required": " must be reset", "hung": ": its driver hangs"}
+    text = f"GPU {gpu.index}{state.get(gpu.state, '')}"
+    if gpu.xid is None:
+        return text
+    text += f"{'; ' if gpu.state in state else ': '}{xid.words(gpu.xid)}"
+    age = None if gpu.xid_time is None else case.evidence.time - gpu.xid_time + case.offset(rank)
+    return text if age is None or age < 0 else f"{text}, {age:.0f} s ago"
+
+
+def _broke_it(rank: Rank) -> bool:
+    """Whether its GPU is why it ended: it is lost, or had an error of its own not long before."""
+    gpu = rank.gpu
+    if gpu is None:
+        return False
+    if gpu.state in LOST:
+        return True
+    if gpu.xid is None or not xid.is_hardware(gpu.xid):
+        return False
+    return rank.ended is None or gpu.xid_time is None or gpu.xid_time > rank.ended - XID_SECONDS

@@ -89,7 +89,9 @@ class Gpu:
     power_watts: Optional[float] = None
     power_limit_watts: Optional[float] = None
     xid: Optional[int] = None
-    """The newest error that the driver reported for it since the attempt began."""
+    """The error that the driver reported for it since the attempt began; of several the gravest."""
+    xid_time: Optional[float] = None
+    """When, by the host's wall clock."""
 
 
 @dataclasses.dataclass(frozen=True)

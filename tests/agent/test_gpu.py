@@ -46,6 +46,8 @@ if mode == "garbage":
 while not select.select([0], [], [], 0.02)[0]:
     if mode == "pieces" or mode in ("ok", "hang") and open(sys.argv[1]).read() == "ok":
         say("ok", "", gpus)
+    elif mode == "xid" and open(sys.argv[1]).read() == "xid":
+        say("ok", "", [{**gpus[0], "xids": [{"time": 1000.0, "code": 79}]}])
 """
 """Plays the NVML child ten times as fast, by the word in a file: `hang` says nothing until it is `ok`."""
 
@@ -280,6 +282,19 @@ async def test_a_crash_inside_the_library_takes_nobody_along(
     await eventually(lambda: "signal 11" in monitor.status().message)
     fake.crash(False)
     await state(monitor, "ok")
+
+
+async def test_an_xid_is_remembered_when_the_child_is_replaced(
+    player: Player, watch: Callable[..., GpuMonitor]
+) -> None:
+    player.play("xid")
+    monitor = watch(player.command)
+    await state(monitor, "ok")
+    player.play("hang")
+    await state(monitor, "hung")
+    player.play("ok")
+    await state(monitor, "ok")
+    assert [xid.code for xid in monitor.status().gpus[0].xids] == [79]
 
 
 async def test_lines_that_are_no_status_are_not_believed(

@@ -317,9 +317,10 @@ class Clocked:
 
     CODE = (
         "import json, sys, pynvml\n"
-        "from agent import nvml\n"
+        "from agent import nvml, xids\n"
         "pynvml.nvmlInit()\n"
-        "gpu = nvml.Gpu(pynvml, 0)\n"
+        "gpu = nvml.Gpu(pynvml, 0, xids.Xids(pynvml, "
+        "))\n"
         "for line in sys.stdin: print(json.dumps(gpu.read(float(line))), flush=True)\n"
     )
 
@@ -372,3 +373,38 @@ def test_a_lost_gpu_is_left_alone_and_comes_back(clocked: tuple[FakeNvml, Clocke
     assert fake.calls == calls
     sample = gpu.read(101.0 + UNWELL_SECONDS)
     assert (sample.state, sample.utilization_percent) == ("ok", 80.0)
+
+
+def codes(child: Child, gpu: int) -> list[int]:
+    return [xid.code for xid in child.line().gpus[gpu].xids]
+
+
+def test_xids_are_told_with_the_gpu_and_the_time(
+    make_fake: Callable[..., FakeNvml], start: Callable[..., Child]
+) -> None:
+    fake = make_fake(2)
+    fake.report(1, 31)  # before anybody listens: NVML forgets those
+    child = start(fake.environment())
+    assert codes(child, 1) == []
+    fake.report(1, 79)
+    fake.report(1, 79)
+    fake.set_gpu(1, result="lost")
+    wait_until(lambda: codes(child, 1) == [79, 79])
+    status = child.line()
+    assert status.gpus[0].xids == ()
+    assert (status.gpus[1].state, [xid.code for xid in status.gpus[1].xids]) == ("lost", [79, 79])
+    assert abs(status.gpus[1].xids[0].time - time.time()) < 60
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_driver_without_events_tells_of_no_xid(
+    make_fake: Callable[..., FakeNvml], start: Callable[..., Child], old: bool
+) -> None:
+    fake = make_fake(1, memory_v2=not old)
+    if not old:
+        fake.set_gpu(0, unsupported=("events",))
+    child = start(fake.environment())
+    child.line()
+    fake.report(0, 79)
+    assert codes(child, 0) == codes(child, 0) == []
+    assert child.line().state == "ok"

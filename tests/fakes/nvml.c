@@ -16,13 +16,16 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9 };
+       DRIVER_NOT_LOADED = 9, TIMEOUT = 10 };
 
 /* Bits of `unsupported`. */
-enum { UTILIZATION = 1, MEMORY = 2, POWER = 4, POWER_LIMIT = 8, TEMPERATURE = 16 };
+enum { UTILIZATION = 1, MEMORY = 2, POWER = 4, POWER_LIMIT = 8, TEMPERATURE = 16, EVENTS = 32 };
+
+enum { XID_CRITICAL_ERROR = 8 };
 
 #define MAX_GPUS 64
 #define MAX_PROCESSES 8
+#define MAX_XIDS 16
 
 struct gpu {
     char uuid[96];
@@ -42,6 +45,8 @@ struct gpu {
     uint64_t process_memory[MAX_PROCESSES];
     uint8_t links[MAX_GPUS]; /* NVLinks to each other GPU */
     uint8_t levels[MAX_GPUS]; /* what it has in common with each other GPU, as NVML counts that */
+    uint32_t xids; /* how many there were, the newest MAX_XIDS of them in `xid`, each at its number's place */
+    uint32_t xid[MAX_XIDS];
 };
 
 struct state {
@@ -262,6 +267,61 @@ int nvmlDeviceGetTemperature(void *device, int sensor, unsigned int *celsius)
         *celsius = gpu->temperature;
     return result;
 }
+
+/* Of each GPU how many XIDs one set has told of; there is never more than one set. What was before is lost. */
+static uint32_t told[MAX_GPUS];
+static uint8_t registered[MAX_GPUS];
+
+int nvmlEventSetCreate(void **set)
+{
+    if (!initialized)
+        return UNINITIALIZED;
+    enter();
+    memset(registered, 0, sizeof registered);
+    *set = registered;
+    return SUCCESS;
+}
+
+int nvmlEventSetFree(void *set)
+{
+    (void)set;
+    memset(registered, 0, sizeof registered);
+    return SUCCESS;
+}
+
+int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set)
+{
+    (void)set;
+    volatile struct gpu *gpu;
+    int result = find(device, &gpu, EVENTS);
+    if (result == SUCCESS && types != XID_CRITICAL_ERROR)
+        return INVALID_ARGUMENT;
+    if (result == SUCCESS && !registered[gpu - state->gpus]) {
+        registered[gpu - state->gpus] = 1;
+        told[gpu - state->gpus] = gpu->xids;
+    }
+    return result;
+}
+
+#ifndef WITHOUT_MEMORY_V2
+struct event { void *device; unsigned long long type, data; unsigned int gpu_instance, compute_instance; };
+
+int nvmlEventSetWait_v2(void *set, struct event *event, unsigned int milliseconds)
+{
+    (void)set;
+    if (!initialized)
+        return UNINITIALIZED;
+    enter();
+    for (uint32_t number = 0; number < state->gpu_count; number++)
+        if (registered[number] && told[number] != state->gpus[number].xids) {
+            uint32_t xid = state->gpus[number].xid[told[number]++ % MAX_XIDS];
+            *event = (struct event){(void *)(uintptr_t)(number + 1), XID_CRITICAL_ERROR, xid, ~0u, ~0u};
+            return SUCCESS;
+        }
+    usleep(milliseconds * 1000);
+    return TIMEOUT;
+}
+#endif
 
 struct process { unsigned int pid; unsigned long long memory; unsigned int gpu_instance, compute_instance; };
 

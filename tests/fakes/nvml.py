@@ -29,6 +29,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("nvml.c")
 MAX_GPUS = 64
 MAX_PROCESSES = 8
+MAX_XIDS = 16
 FOREVER = 2**63
 HOSTBRIDGE = 30
 """NVML's level of two GPUs that have a CPU's PCIe host bridge in common."""
@@ -49,7 +50,7 @@ RESULTS = {
 }
 """NVML's return codes by the names that encamp gives to the states they mean."""
 
-FEATURES = {"utilization": 1, "memory": 2, "power": 4, "power_limit": 8, "temperature": 16}
+FEATURES = {"utilization": 1, "memory": 2, "power": 4, "power_limit": 8, "temperature": 16, "events": 32}
 
 
 class _Gpu(ctypes.Structure):
@@ -71,6 +72,8 @@ class _Gpu(ctypes.Structure):
         ("process_memory", ctypes.c_uint64 * MAX_PROCESSES),
         ("links", ctypes.c_uint8 * MAX_GPUS),
         ("levels", ctypes.c_uint8 * MAX_GPUS),
+        ("xids", ctypes.c_uint32),
+        ("xid", ctypes.c_uint32 * MAX_XIDS),
     ]
 
 
@@ -99,7 +102,8 @@ class NoCompiler(RuntimeError):
 class FakeNvml:
     """A fake driver with `gpus` GPUs whose state lies in `directory`.
 
-    `memory_v2=False` is an old driver without `nvmlDeviceGetMemoryInfo_v2`. Raises NoCompiler.
+    `memory_v2=False` is an old driver without `nvmlDeviceGetMemoryInfo_v2` and `nvmlEventSetWait_v2`.
+    Raises NoCompiler.
     """
 
     def __init__(
@@ -192,6 +196,12 @@ class FakeNvml:
             gpu.unsupported = sum(FEATURES[feature] for feature in unsupported)
         if result is not None:
             gpu.result = RESULTS[result]
+
+    def report(self, index: int, xid: int) -> None:
+        """Let the driver report an XID of a GPU, to whoever listens by now."""
+        gpu = self._state.gpus[index]
+        gpu.xid[gpu.xids % MAX_XIDS] = xid
+        gpu.xids += 1
 
     def join(self, one: int, other: int, links: int, *, switch: bool = False) -> None:
         """Put so many NVLinks between two GPUs; with `switch` they, and all others, lead to an NVSwitch."""
