@@ -10,11 +10,11 @@ import dataclasses
 import json
 import os
 import time
-from typing import Sequence
+from typing import Any, Dict, Sequence
 
 from . import ending, files, prepare, signals, values, wire
 from .attempt import Attempt
-from .diagnosis import Diagnosis, xid
+from .diagnosis import Diagnosis, crash, diagnose, xid
 from .diagnosis.evidence import Evidence, Gpu, Host, Rank
 from .signals.look import WINDOW_SECONDS, Known
 
@@ -53,6 +53,31 @@ def evidence(
             allowed_seconds=allowed,
         )
     )
+
+
+def failing(attempt: Attempt, samples: Sequence[wire.RankSample]) -> str:
+    """Which rank has failed first and how, while the launcher still ends the others; empty while none has.
+
+    What a rank writes at its end is there before its process is over, and that before the launcher notices.
+    """
+    ranks, bad = [], False
+    for sample in samples:
+        state, code = sample.state, sample.exit_code
+        path = os.path.join(attempt.dir, f"rank{sample.rank}", "error.json")
+        error: Dict[str, Any] = {}
+        if (state == "running" and os.path.exists(path)) or code or state == "lost":
+            error, bad = files.read_json(path) or {}, True
+            state, code = ("exited", code or 1) if error else (state, code)
+        kind, message = (str(error.get(name, ""))[: wire.MAX_TEXT] for name in ("type", "message"))
+        ended = files.changed_at(path) if error else None
+        rank = Rank(sample.rank, "", state, exit_code=code, ended=ended)
+        ranks.append(dataclasses.replace(rank, error_type=kind, error_message=message))
+    if not bad:
+        return ""
+    host = Host("", True, oom_kills=_oom_kills(attempt))
+    found = Evidence(attempt.run, attempt.number, time.time(), len(ranks), 0.0, tuple(ranks), (host,))
+    first = crash.first(found)
+    return "" if first is None or crash.is_consequence(first) else diagnose(found).sentence
 
 
 def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:

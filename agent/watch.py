@@ -39,6 +39,8 @@ class Watcher:
         self._ranks: Dict[str, wire.Ranks] = {}
         self._samplers: Dict[Key, ranks.RankSampler] = {}
         self._stalls: Dict[Key, stall.StallWatch] = {}
+        self._failing: Dict[Key, str] = {}
+        """Attempts of which a rank has failed while others still live, and what is said of it."""
         self._events: Dict[Key, int] = {}
         """Attempt -> how much of its events file has been told."""
         self._events_until: Dict[Key, float] = {}
@@ -130,15 +132,19 @@ class Watcher:
                 spec = attempt.launch_spec()
                 fixed = spec.stall_seconds if spec is not None else 0.0
                 self._stalls[key] = stall.StallWatch(fixed, inquiry.kept_rhythm(attempt))
+        changed = False
         for key, sampler in list(self._samplers.items()):
             sample = sampler.sample(gpus)
             messages += [sample, *sampler.new_progress()]
             self._ranks[sample.run] = sample
             self._stalls[key].observe(sample.ranks, sampler.told(), time.monotonic())
+            failing = inquiry.failing(live[key], sample.ranks) if key in live else ""
+            changed = changed or failing != self._failing.get(key, "")
+            self._failing[key] = failing
             if key not in live:
                 sampler.close()
-                del self._samplers[key], self._stalls[key]
-        return messages
+                del self._samplers[key], self._stalls[key], self._failing[key]
+        return messages + self.look() if changed else messages
 
     def ranks_of(self, attempt: Attempt) -> List[wire.RankSample]:
         """The ranks of an attempt, live or over, as they were seen last."""
@@ -154,10 +160,14 @@ class Watcher:
         return self._stalls
 
     def _with_alarm(self, run: wire.Run) -> wire.Run:
-        watch = self._stalls.get((run.run, run.attempt))
-        if watch is None or watch.alarm is None or run.state != "running":
+        key = (run.run, run.attempt)
+        watch = self._stalls.get(key)
+        if watch is None or run.state != "running":
             return run
-        return dataclasses.replace(run, state="stalled", reason=watch.alarm.sentence)
+        if watch.alarm is not None:
+            return dataclasses.replace(run, state="stalled", reason=watch.alarm.sentence)
+        failing = self._failing.get(key)
+        return dataclasses.replace(run, reason=failing) if failing else run
 
     def _sampler(self, attempt: Attempt) -> ranks.RankSampler:
         key = (attempt.run, attempt.number)

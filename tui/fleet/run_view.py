@@ -114,8 +114,9 @@ class RunView:
         if "stalled" in states:
             return "stalled", self._stalls()
         for state in ("starting", "running"):
-            if state in states:
-                return state, states[state][1].info.reason
+            if state in states:  # where a rank has failed, its host says so before all are over
+                reasons = (node.info.reason for _, node in self.parts if node.info.state == state)
+                return state, next(filter(None, reasons), "")
         return self.info.state, self.info.reason
 
     def _stalls(self) -> str:

@@ -1,0 +1,69 @@
+"""What is said of a rank that has failed while the launcher still ends the others."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from agent import inquiry, wire
+from agent.attempt import Attempt
+
+
+@pytest.fixture
+def attempt(tmp_path: Path) -> Attempt:
+    found = Attempt(str(tmp_path), "run-1", 1)
+    for rank in range(3):
+        Path(found.dir, f"rank{rank}").mkdir(parents=True)
+    return found
+
+
+def fail(attempt: Attempt, rank: int, kind: str, message: str, at: float) -> None:
+    """Leave behind what a rank does whose program ends with an error."""
+    path = Path(attempt.dir, f"rank{rank}", "error.json")
+    path.write_text(json.dumps({"type": kind, "message": message, "traceback": ""}))
+    os.utime(path, (at, at))
+
+
+def samples(*states: str, codes: tuple[int | None, ...] = (None,) * 3) -> list[wire.RankSample]:
+    return [
+        wire.RankSample(rank, rank, state, exit_code=code)
+        for rank, (state, code) in enumerate(zip(states, codes, strict=True))
+    ]
+
+
+RUNNING = samples("running", "running", "running")
+
+
+def test_nothing_while_all_run_or_have_ended_well(attempt: Attempt) -> None:
+    assert inquiry.failing(attempt, RUNNING) == ""
+    assert inquiry.failing(attempt, samples("exited", "running", "starting", codes=(0, None, None))) == ""
+
+
+def test_an_error_counts_before_the_process_is_over_and_consequences_do_not(attempt: Attempt) -> None:
+    fail(attempt, 0, "RuntimeError", "Connection closed by peer", at=1000.5)
+    assert inquiry.failing(attempt, RUNNING) == "", "whatever it follows from is not known yet"
+    fail(attempt, 2, "KeyError", "'lr'", at=1000.0)
+    assert inquiry.failing(attempt, RUNNING) == "rank 2 failed first: KeyError: 'lr'"
+
+
+def test_of_several_the_earliest_counts(attempt: Attempt) -> None:
+    fail(attempt, 0, "ValueError", "late", at=1001.0)
+    fail(attempt, 1, "ValueError", "early", at=1000.0)
+    assert inquiry.failing(attempt, RUNNING) == "rank 1 failed first: ValueError: early"
+
+
+def test_a_rank_that_is_gone_without_a_word(attempt: Attempt) -> None:
+    said = inquiry.failing(attempt, samples("running", "lost", "running"))
+    assert said.startswith("rank 1 is gone without a word")
+    ended = samples("running", "running", "exited", codes=(None, None, 3))
+    assert inquiry.failing(attempt, ended) == "rank 2 failed first: ended with code 3"
+    assert inquiry.failing(attempt, samples("running", "running", "exited", codes=(None, None, -15))) == ""
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"type": 7}', "{" * 100])
+def test_an_odd_record_is_no_harm(attempt: Attempt, text: str) -> None:
+    Path(attempt.dir, "rank1", "error.json").write_text(text)
+    assert inquiry.failing(attempt, RUNNING) in ("", "rank 1 failed first: 7")
