@@ -12,7 +12,7 @@ from tui.fleet import group_restart
 from tui.fleet.errors import EncampError, RequestRefused, UsageError
 from tui.fleet.parallel import HostsFailed
 from tui.fleet.prospect import Prospect, look
-from tui.fleet.store import Link, RunView, Store
+from tui.fleet.store import HostView, Link, RunView, Store
 
 NODES = tuple(wire.Node(name, f"id-{name}", f"10.0.0.{n}", "eth0") for n, name in enumerate("ab"))
 PATH = "/h/runs/r/checkpoints"
@@ -22,6 +22,10 @@ class Host:
     """A host that has part `rank` of the run, and answers with its checkpoints."""
 
     live = True
+
+    @property
+    def view(self) -> HostView:
+        return self.store.hosts[self.name]
 
     def __init__(self, store: Store, name: str, rank: int, answer: dict[str, Any] | EncampError) -> None:
         self.name = name
@@ -163,6 +167,63 @@ async def test_what_hangs_in_the_kernel_is_named_with_the_way_out() -> None:
     assert "--without b" in said[-1]
     left_out = await scene.look(without=("b",))
     assert (left_out.hosts, left_out.ranks, left_out.stuck) == (("a",), 1, ())
+
+
+def with_gpu(gpu: wire.GpuSample) -> wire.Sample:
+    """The telemetry of a host that has this GPU."""
+    return wire.Sample(
+        time=1310.0,
+        monotonic=1.0,
+        cpu=wire.CpuSample(4, 4.0, 1.0, 0.0, 0.0, 0.0, None),
+        memory=wire.MemorySample(1, 2, False),
+        shm=None,
+        disk=None,
+        network=wire.NetworkSample(None, None),
+        gpu=wire.GpuStatus("ok", "", 1310.0, "570", (gpu,)),
+        agent=wire.AgentCost(None, 1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        (wire.GpuSample(0, "u", "n", "ok"), ""),
+        (wire.GpuSample(0, "u", "n", "lost"), "GPU 0 has fallen off the bus"),
+        (wire.GpuSample(0, "u", "n", "ok", xids=(wire.Xid(1290.0, 31),)), ""),
+        (wire.GpuSample(0, "u", "n", "ok", xids=(wire.Xid(900.0, 79),)), ""),
+        (wire.GpuSample(1, "u", "n", "ok", xids=(wire.Xid(1290.0, 79),)), ""),
+        (
+            wire.GpuSample(0, "u", "n", "ok", xids=(wire.Xid(1290.0, 79), wire.Xid(1291.0, 45))),
+            "GPU 0: XID 79: the GPU has fallen off the bus",
+        ),
+    ],
+)
+async def test_a_host_with_a_faulty_gpu_is_refused_with_the_way_out(gpu: wire.GpuSample, said: str) -> None:
+    scene = Scene(told("task", 200), told("task", 200))
+    bad = scene.hosts[1]
+    rank = wire.RankSample(1, 0, "running", step=250, step_time=1300.0, gpu=0)
+    scene.store.apply("b", wire.Ranks("r", 2, 1300.0, (rank,)))
+    scene.store.apply("b", with_gpu(gpu))
+    sessions: Any = scene.hosts
+    if not said:
+        assert (await scene.look()).faulty == ()
+        group_restart.refuse_faulty(sessions, "r")
+        return
+    prospect = await scene.look()
+    assert prospect.faulty == (("b", said),)
+    assert f"b has a faulty GPU, and is refused: leave it out with --without b. {said}." in (
+        prospect.sentences(1320.0)
+    )
+    with pytest.raises(group_restart.CannotGoOn) as refused:
+        group_restart.refuse_faulty(sessions, "r")
+    assert f"b: {said}" in refused.value.message
+    assert "encamp restart r --without b" in refused.value.hint
+    group_restart.refuse_faulty(sessions[:1], "r")
+    alone: Any = [bad]
+    with pytest.raises(group_restart.CannotGoOn) as refused:
+        group_restart.refuse_faulty(alone, "r")
+    assert "--force" in refused.value.hint and "--without" not in refused.value.hint
+    assert (await scene.look(without=("b",))).faulty == ()
 
 
 def test_what_could_not_be_ended_can_be_left_behind() -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from agent import wire
 
-from . import arrange, group_stop, launch_secrets, run_watch, runs
+from . import arrange, faulty, group_stop, launch_secrets, run_watch, runs
 from .arrange import Wish
 from .coordinator import Launched, begin, bring, call_off, on_one
 from .errors import EncampError, HostError, RequestRefused, UsageError
@@ -56,6 +56,8 @@ async def restart(
     """
     staying = staying_members(members, without, run)
     sessions = [member.session for member in staying if member.session is not None]
+    if not forced:
+        refuse_faulty(sessions, run)
     if len(members) == 1 and not members[0].node.address:
         return await _restart_on_one(sessions[0], run, actor, forced, resume_step, progress)
     leaving = [member for member in members if member not in staying]
@@ -74,6 +76,22 @@ async def restart(
     except HostsFailed as error:
         _offer_without(run, error, len(staying))
         raise
+
+
+def refuse_faulty(sessions: Sequence[Session], run: str) -> None:
+    """Raise CannotGoOn when a GPU that the run has on one of these hosts is lost or had a fatal error."""
+    broken = {session.name: faulty.gpus(session.view, run) for session in sessions}
+    names = [name for name, what in broken.items() if what]
+    if not names:
+        return
+    said = "\n".join(f"{name}: {what}" for name in names for what in broken[name])
+    forced = f'encamp restart {run} --force "the GPU was reset"'
+    if len(names) < len(sessions):
+        words = " ".join(f"--without {name}" for name in names)
+        hint = f"Go on without: encamp restart {run} {words}\n  Or, when that is over: {forced}"
+    else:
+        hint = f"Reset the GPU, reboot the host, or use another. When that is done: {forced}"
+    raise CannotGoOn(f"{run} was not restarted, and nothing was stopped.\n{said}", hint)
 
 
 def _offer_without(run: str, error: HostsFailed, hosts: int) -> None:

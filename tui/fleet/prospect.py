@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from agent import wire
 
+from . import faulty
 from .errors import EncampError, UsageError
 from .parallel import everywhere
 from .sanitize import printable
@@ -78,6 +79,8 @@ class Prospect:
     """Newer ones that were not written to their end."""
     stuck: tuple[tuple[int, str], ...]
     """Ranks that hang in the kernel, and their hosts."""
+    faulty: tuple[tuple[str, str], ...]
+    """Hosts with a GPU on which nothing should be started, and what is wrong with it."""
     notes: tuple[str, ...]
 
     @property
@@ -114,6 +117,9 @@ class Prospect:
         for rank, host in self.stuck:
             out = f": then leave it out with --without {host}" if len(self.hosts) > 1 else ""
             said.append(f"Rank {rank} on {host} hangs in the kernel (D) and may not be possible to end{out}.")
+        for host, what in self.faulty:
+            out = f": leave it out with --without {host}" if len(self.hosts) > 1 else ""
+            said.append(f"{host} has a faulty GPU, and is refused{out}. {what}.")
         return [*said, *self.notes]
 
     def _from(self, now: float) -> str:
@@ -207,6 +213,12 @@ async def look(
             for number, view in ranks.items()
             if view.sample.state == "running" and view.sample.process_state == KERNEL
             if (part := run.part_of(number)) and part[0].name in hosts
+        ),
+        faulty=tuple(
+            (view.name, what)
+            for view, _ in run.parts
+            if view.name in hosts
+            for what in faulty.gpus(view, run.id)
         ),
         notes=tuple(notes),
     )
