@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from driving import driving
 from feed import Feed, cpu_demo, small, troubled
 from textual.command import CommandPalette
+from textual.events import Key
+from textual.keys import _character_to_key as character_to_key
+from textual.widgets import Input
+from waiting import eventually
 
 from tui import commands
 from tui.screens.add_host import AddHostScreen
@@ -20,6 +25,7 @@ from tui.screens.logs import LogsScreen
 from tui.screens.restart import RestartScreen
 from tui.screens.run import RunScreen
 from tui.screens.runs import RunsScreen
+from tui.widgets.log_search import LogSearch
 from tui.widgets.prompt_bar import PromptBar
 from tui.widgets.run_table import RunTable
 
@@ -140,6 +146,29 @@ async def test_esc_leaves_the_command_line_and_gives_the_focus_back(tmp_path: Pa
         assert isinstance(driver.app.screen, FleetScreen)
 
 
+@pytest.mark.parametrize("start", [None, "gpt-0412"])
+async def test_what_is_typed_at_once_is_for_the_line_that_it_opens(tmp_path: Path, start: str | None) -> None:
+    async with driving(small(), tmp_path, start_run=start) as driver:
+        before = driver.app.screen
+        opened = [":", "/"] if start is None else [":"]
+        for sign in opened:
+            for letter in f"{sign}rSqd:/1":  # each of them is a key of the screen
+                driver.app.post_message(Key(character_to_key(letter), letter))
+            await eventually(
+                lambda: len(before.query_one(PromptBar).query_one(Input).value) == 7, 10, "typed"
+            )
+            assert before.query_one(PromptBar).query_one(Input).value == "rSqd:/1"
+            assert driver.app.screen is before
+            await driver.press("escape")
+        if start is not None:
+            for letter in "/rS:/1":
+                driver.app.post_message(Key(character_to_key(letter), letter))
+            await eventually(
+                lambda: before.query_one(LogSearch).query_one(Input).value == "rS:/1", 10, "typed"
+            )
+            assert driver.app.screen is before and not before.query_one(PromptBar).is_open
+
+
 async def test_a_click_elsewhere_closes_the_command_line(tmp_path: Path) -> None:
     async with driving(small(), tmp_path) as driver:
         await driver.press("colon")
@@ -221,7 +250,7 @@ async def test_help_lists_the_keys_that_work_here(tmp_path: Path) -> None:
         assert isinstance(driver.app.screen, FleetScreen)
         await driver.press("enter", "question_mark")
         assert "stop all ranks" in driver.text
-        assert "select rank 0 to 9" in driver.text
+        assert "0 1 2 3 4 5 6 7 8 9 " in driver.line("select rank 0 to 9")
         assert "add a host by" not in driver.text
 
 

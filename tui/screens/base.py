@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from .. import commands
 from ..fleet.store import Store
@@ -26,6 +27,10 @@ TICK_SECONDS = 0.25
 """How often a visible screen looks at the store."""
 
 
+OPENING = ("command_line", "filter")
+"""Actions that open a line to type in, by keys that can be typed into one."""
+
+
 class BaseScreen(Screen[None]):
     """A screen that shows a part of the store."""
 
@@ -35,8 +40,15 @@ class BaseScreen(Screen[None]):
         Binding(
             "q,escape", "back", "back", show=False, id="screen.back", tooltip="back to where I came from"
         ),
+        # With priority: it is done before the next key is sent on its way, which then finds the line open.
         Binding(
-            "colon", "command_line", "command", id="screen.command", key_display=":", tooltip="type a command"
+            "colon",
+            "command_line",
+            "command",
+            id="screen.command",
+            key_display=":",
+            tooltip="type a command",
+            priority=True,
         ),
         Binding(
             "question_mark",
@@ -117,7 +129,9 @@ class BaseScreen(Screen[None]):
         self.query_one(Header).put(self.crumbs(), [*self.headline(), clock])
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """In read-only mode nothing that changes a host or a run is offered."""
+        """What can be done: no second line opened while one is typed, read-only nothing changed."""
+        if action in OPENING and isinstance(self.focused, Input):
+            return False
         if self.encamp.read_only and action in commands.MUTATING_ACTIONS:
             return False
         return super().check_action(action, parameters)

@@ -28,6 +28,7 @@ class FilteredScreen(BaseScreen):
             id="here.filter",
             key_display="/",
             tooltip="show only what matches; ! before it inverts",
+            priority=True,
         ),
     ]
 

@@ -30,6 +30,9 @@ GROUPS = {
 WIDTH = 24
 """Cells of the first column."""
 
+NAMED = frozenset(WORDS.values())
+"""Keys that have a name or an arrow: they come behind the letters."""
+
 ORDER = ("here", "log", "move", "everywhere")
 
 
@@ -69,8 +72,7 @@ def key_lines(bindings: Iterable[ActiveBinding], first: Sequence[str]) -> list[l
         )
         word = key_words(binding)
         if word not in keys:
-            # The letter first, the key with a long name or an arrow after it.
-            keys.insert(0 if binding.key not in WORDS and len(word) == 1 else len(keys), word)
+            keys.append(word)
     lines: list[list[Piece]] = []
     for group in ORDER:
         if group in groups:
@@ -78,6 +80,7 @@ def key_lines(bindings: Iterable[ActiveBinding], first: Sequence[str]) -> list[l
             found = groups[group]
             ids = [name for name in first if name in found] + [name for name in found if name not in first]
             for keys, text in (found[name] for name in ids):
+                keys.sort(key=lambda word: word in NAMED or len(word) > 1)
                 lines.append([(" ".join(keys).ljust(WIDTH), "key"), (text, "")])
     return lines
 

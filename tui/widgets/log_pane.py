@@ -40,8 +40,15 @@ class LogPane(Vertical):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
+        # With priority: the keys that come next are for the search.
         Binding(
-            "slash", "search", "search", id="log.search", key_display="/", tooltip="search; n and N go on"
+            "slash",
+            "search",
+            "search",
+            id="log.search",
+            key_display="/",
+            tooltip="search; n and N go on",
+            priority=True,
         ),
         Binding("n", "find(1)", "next match", show=False, id="log.next", tooltip="next match"),
         Binding("N", "find(-1)", "previous match", show=False, id="log.previous", tooltip="previous match"),
@@ -190,9 +197,11 @@ class LogPane(Vertical):
     # --- searching ------------------------------------------------------------------------------------
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Escape means something here only while there is something to clear."""
+        """Escape means something only while there is something to clear, `/` is typed into a search."""
         if action == "clear":
             return self._searching or self.view.marked
+        if action == "search":
+            return not self.query_one(LogSearch).is_open
         return super().check_action(action, parameters)
 
     def action_clear(self) -> None:

@@ -86,7 +86,7 @@ class LogSearch(Horizontal):
             field.value = ""
         self.add_class("-open")
         field.can_focus = True
-        field.focus()
+        self.screen.set_focus(field)
 
     def close(self) -> None:
         """Hide the line."""

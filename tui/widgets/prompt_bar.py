@@ -99,7 +99,7 @@ class PromptBar(Horizontal):
         field.cursor_position = len(text)
         self._show_candidates(text)
         self.add_class("-open")
-        field.focus()
+        self.screen.set_focus(field)  # now: the keys that come next are for it
 
     def close(self) -> None:
         """Hide the bar; the screen gives the focus back."""
