@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -36,11 +37,11 @@ class FakeSession(Checked):
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.retries = 0
         self.refuse: dict[str, RequestRefused] = {}
+        """Methods that are refused, and how."""
         self.past: list[wire.Record] = []
         """What every rank reported before anybody looked."""
         self.recalled = 0
         """How often that was asked for, which changes nothing and is not in `asked`."""
-        """Methods that are refused, and how."""
         self.checkpoints: list[int] = []
         """Steps of the complete checkpoints of each run there."""
         self.packages: dict[str, str] = {}
@@ -119,7 +120,16 @@ class FakeSession(Checked):
     def _evidence(self, params: dict[str, Any]) -> dict[str, Any]:
         host = self.fake_host()
         looked = self.fleet.feed.evidence.get(params["run"], healthy)
-        return {"evidence": wire.to_json(looked(host, host.runs[params["run"]])), "alarm": None}
+        info = dataclasses.replace(host.runs[params["run"]], attempt=params["attempt"])
+        return {"evidence": wire.to_json(looked(host, info)), "alarm": None}
+
+    def _run(self, params: dict[str, Any]) -> dict[str, Any]:
+        newest = self.fake_host().runs[params["run"]]
+        older = range(1, newest.attempt)
+        attempts = [
+            {"attempt": number, "state": "stopped", "reason": "Stopped by maria."} for number in older
+        ]
+        return {"attempts": [*attempts, {"attempt": newest.attempt, "state": newest.state}]}
 
     def _events(self, params: dict[str, Any]) -> dict[str, Any]:
         events = self.fleet.feed.events.get((self.name, params["run"]), [])

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
+from pathlib import Path
 
 from feed import FakeHost, Feed, cpu_demo, small, two_by_four
 
 from agent import wire
+from agent.diagnosis import diagnose
 from agent.diagnosis.evidence import Collective, Evidence, Frame, Gpu, Group, Host, Rank, Thread
 
 PACKAGES = "/opt/conda/lib/python3.11/site-packages"
@@ -182,3 +185,27 @@ def crashed() -> Feed:
     codes = {number: 1 if number % 2 else -15 for number in range(8)}
     feed.end_run("vast-a", "gpt-0412", "failed", codes, reason=reason, exit_code=1)
     return feed
+
+
+def remembered(feed: Feed, folder: Path) -> None:
+    """Give the hosts of `stalled_group` the files of its stalls: one in each of its attempts."""
+    for number, name in enumerate(("vast-a", "vast-b")):
+        host = feed.hosts[name]
+        info = host.runs["gpt-0412"]
+        for attempt in (1, 2):
+            attempt_info = dataclasses.replace(info, attempt=attempt)
+            there = folder / "runs-of" / name / "attempts" / str(attempt)
+            there.mkdir(parents=True)
+            placement = wire.Placement(info.nodes, number, "10.0.0.1", 29500, info.nodes[0].name)
+            resolved = {"nproc_per_node": info.nproc_per_node, "world_size": info.world_size}
+            spec = {"resolved": resolved, "placement": wire.to_json(placement)}
+            (there / "spec.json").write_text(json.dumps(spec))
+            if attempt == 1:
+                asleep = {"process_state": "T", "cpu_share": 0.0, "main_cpu_share": 0.0}
+                ranks = (rank(host, each, **(asleep if each == 6 else {})) for each in own(info))
+                found = evidence(attempt_info, tuple(ranks))
+            else:
+                found = feed.evidence["gpt-0412"](host, attempt_info)
+            kept = {"evidence": wire.to_json(found), "diagnosis": wire.to_json(diagnose(found))}
+            if attempt == 2 or name == "vast-b":
+                (there / "stall-1.json").write_text(json.dumps(kept))

@@ -371,6 +371,6 @@ async def test_no_single_key_and_no_control_key_does_harm(tmp_path: Path) -> Non
     async with driving(small(), tmp_path, start_run="gpt-0412") as driver:
         await driver.press("ctrl+c", "ctrl+d", "ctrl+k", "ctrl+b", "x", "d", "delete", "backspace", "X")
         asked = {method for method, _ in driver.fleet.sessions["vast-a"].asked}
-        assert asked <= {"evidence"}, "d looks, and changes nothing"
+        assert asked <= {"evidence", "events"}, "d looks, and changes nothing"
         assert isinstance(driver.app.screen, DiagnosisScreen)
         assert driver.app.is_running

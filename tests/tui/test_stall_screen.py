@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 from driving import Driver, driving
-from fake_stalls import crashed, hang, own, rank, stalled, stalled_demo, stalled_group
+from fake_stalls import crashed, hang, own, rank, remembered, stalled, stalled_demo, stalled_group
 from feed import FakeHost, Feed, cpu_demo, small, two_by_four
 from waiting import eventually
 
 from agent import wire
 from agent.diagnosis.evidence import Evidence, Thread
-from tui import alerts, diagnosis_facts
+from tui import alerts, diagnosis_facts, run_facts
 from tui.fleet import timeline
 from tui.fleet.errors import RequestRefused
 from tui.fleet.store import Link
@@ -201,6 +201,48 @@ async def test_a_host_that_is_away_is_in_the_diagnosis(tmp_path: Path) -> None:
         await driver.sees("No route to host. d looks again.")
         await driver.command("diagnose nobody")
         await driver.is_told("No host knows a run nobody.")
+
+
+async def test_earlier_stalls_and_attempts_are_paged_through(tmp_path: Path) -> None:
+    feed = stalled_group()
+    remembered(feed, tmp_path)
+    async with driving(feed, tmp_path, size=(120, 36), start_run=RUN) as driver:
+        await driver.press("d")
+        await driver.sees("▲ slow-storage")
+        await driver.sees("[ ] past")
+        await driver.press("left_square_bracket")
+        await driver.sees("past, 3 of 4")
+        await driver.sees("rank 6 on vast-b waits for the disk")
+        assert "attempt 2" in driver.line("past, 3 of 4") and "stall of" in driver.line("past, 3 of 4")
+        assert rows(driver)[:2] == [6, 0]
+        await driver.press("left_square_bracket")
+        await driver.sees("○ stopped   it was stopped: Stopped by maria.")
+        assert "attempt 1 · ○ past, 2 of 4" in driver.line("past")
+        asked_before = asked(driver)
+        await driver.press("left_square_bracket", "left_square_bracket")
+        await driver.sees("past, 1 of 4")
+        await driver.sees("▲ stopped   rank 6 is stopped by a signal (SIGSTOP)")
+        await driver.sees("vast-a is not in it: it called no stall then.")
+        assert rows(driver) == [6, 4, 5, 7], "only of these it is known how they were"
+        assert driver.app.screen.query_one(RankTable).cursor == 6
+        assert "T stopped" in driver.line("▲    6")
+        await driver.pilot.pause(0.4)
+        assert asked(driver) == asked_before, "nobody is asked how the past is"
+        await driver.press(*["right_square_bracket"] * 3)
+        await driver.sees("▲ slow-storage")
+        await driver.sees("▲ stalled")
+        assert rows(driver)[-1] == run_facts.LAUNCHER - 1, "now the launchers are there as well"
+
+
+async def test_a_stall_that_no_host_has_kept_is_said(tmp_path: Path) -> None:
+    async with driving(stalled(), tmp_path, size=(120, 36), start_run=RUN) as driver:
+        await driver.press("d")
+        await driver.sees("[ ] past")
+        await driver.press("left_square_bracket")
+        await driver.sees("past, 1 of 2")
+        await driver.sees("the run has no 'attempts/1/stall-1.json'")
+        await driver.press("d")
+        await driver.sees("▲ slow-storage")
 
 
 async def test_evidence_goes_into_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,10 +126,13 @@ def document(report: Report) -> dict[str, Any]:
 
 
 def join(
-    run: RunView, attempt: int, layout: Layout, parts: Sequence[Part], now: float
+    run: RunView, attempt: int, layout: Layout, parts: Sequence[Part], now: float, *, silent: bool = True
 ) -> tuple[Evidence, list[str]]:
-    """The evidence of all hosts as one, and notes on what is missing. `now` is our wall clock."""
-    current = attempt == run.attempt
+    """The evidence of all hosts as one, and notes on what is missing. `now` is our wall clock.
+
+    With `silent` a host of the newest attempt that tells nothing is in it, as it was last seen.
+    """
+    current = silent and attempt == run.attempt
     told = [part.evidence for part in parts if part.evidence is not None]
     ranks: list[Rank] = []
     hosts: list[Host] = []

@@ -76,7 +76,7 @@ async def timeline(run: RunView, sessions: Sequence[Session]) -> Timeline:
 
     async def ask(session: Session) -> list[wire.Event]:
         answer = await session.request("events", {"run": run.id})
-        return _events(session, run.id, answer)
+        return events(session, run.id, answer)
 
     outcome = await everywhere(asked, ask)
     notes += [f"{names.get(name, name)}: {error.message}" for name, error in outcome.failed.items()]
@@ -101,13 +101,13 @@ def saves(run: RunView) -> list[Moment]:
     return found
 
 
-def _events(session: Session, run: str, answer: Mapping[str, Any]) -> list[wire.Event]:
+def events(session: Session, run: str, answer: Mapping[str, Any]) -> list[wire.Event]:
     """The events in an answer. Raises EncampError when it makes no sense."""
-    events = answer.get("events")
-    if not isinstance(events, list):
+    told = answer.get("events")
+    if not isinstance(told, list):
         raise EncampError(f"{session.name} tells of {run} what makes no sense.")
     found = []
-    for event in events[: wire.MAX_ITEMS]:
+    for event in told[: wire.MAX_ITEMS]:
         try:
             found.append(wire.from_json(wire.Event, event))
         except wire.WireError:

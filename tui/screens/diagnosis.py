@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal
-from textual.message import Message
-from textual.widget import Widget
 
 from .. import diagnosis_facts, run_facts
 from .. import formatting as fmt
@@ -21,106 +17,70 @@ from ..examining import Examination
 from ..fleet import evidence_bundle
 from ..fleet.diagnosis import Report
 from ..fleet.errors import EncampError
-from ..fleet.evidence_bundle import Written
 from ..fleet.sanitize import printable
+from ..fleet.stall_records import Page
 from ..fleet.store import RunView
+from ..looking_back import LookingBack
+from ..widgets import verdict_lines
 from ..widgets.lines import Lines
 from ..widgets.log_pane import LogPane
-from ..widgets.rank_table import RankTable
-from ..widgets.run_banner import TALL
 from ..widgets.stack_view import StackView
 from ..widgets.toned import Piece
-from .base import BaseScreen
-
-WIDE = 100
-"""Cells of a line on which a stack and a log find room side by side."""
-
-MARKS = {
-    "healthy": fmt.Mark("●", "healthy", fmt.GOOD),
-    "straggler": fmt.Mark("◐", "straggler", fmt.DEGRADED),
-    "unknown": fmt.Mark("?", "unknown", fmt.NOT_KNOWN),
-}
-"""Verdicts that are not trouble, or not known to be."""
+from .ranks import RanksScreen
 
 
-class DiagnosisScreen(BaseScreen):
-    """Looks at all ranks of a run when it is opened, and again and again while the run stalls."""
+class DiagnosisScreen(RanksScreen):
+    """Looks at all ranks of a run when it is opened, and again and again while the run stalls.
+
+    It can be paged back to earlier stalls and attempts; meanwhile nothing is asked about now.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "again", "look again", id="diagnosis.again", tooltip="look at all ranks again"),
         Binding(
             "b", "bundle", "bundle", id="diagnosis.bundle", tooltip="write all evidence into a file here"
         ),
-        Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
-        Binding("l", "logs", "logs", id="run.logs", tooltip="this rank's log, full screen"),
-        Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
-        Binding("T", "timeline", "timeline", id="run.timeline", tooltip="what happened to the run"),
         Binding(
-            "tab", "app.focus_next", "stack", show=False, id="run.focus", tooltip="to the stack, the log"
+            "left_square_bracket",
+            "page(-1)",
+            "past",
+            id="diagnosis.earlier",
+            key_display="[ ]",
+            tooltip="to the stall or attempt before",
         ),
-        *(
-            Binding(
-                str(digit), f"rank({digit})", "rank", show=False, id="run.rank", tooltip="select rank 0 to 9"
-            )
-            for digit in range(10)
+        Binding(
+            "right_square_bracket",
+            "page(1)",
+            "later",
+            show=False,
+            id="diagnosis.later",
+            tooltip="to the one after, at last to now",
         ),
     ]
 
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL, "-tall")]  # noqa: RUF012 - as the base class has it
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
-
-    @dataclass
-    class Bundled(Message):
-        """A bundle was written."""
-
-        written: Written
-
     def __init__(self, run_id: str) -> None:
-        super().__init__()
-        self.run_id = run_id
+        super().__init__(run_id)
         self._asked_for: object = None
         """Attempt and state for which the ranks were looked at last."""
-        self._chosen_for_user: int | None = None
+        self._past = LookingBack(self.encamp)
         self._bundling = False
-        self._bound_for: object = None
 
     def body(self) -> ComposeResult:
         """Verdict and evidence, ranks, stack and log."""
         yield Lines(id="verdict")
-        yield RankTable()
-        with Horizontal(id="below"):
-            yield StackView()
-            yield LogPane()
-
-    @property
-    def ranks(self) -> RankTable:
-        """The ranks."""
-        return self.query_one(RankTable)
-
-    @property
-    def rank(self) -> int:
-        """The rank that is selected; the launcher while there is none."""
-        cursor = self.ranks.cursor
-        return run_facts.LAUNCHER if cursor is None else cursor
-
-    def home(self) -> Widget | None:
-        """The ranks."""
-        return self.ranks
+        yield from self.ranks_and_more()
 
     def keys(self) -> Sequence[str]:
         """What is done most."""
         return (
             "diagnosis.again",
             "run.restart",
+            "diagnosis.earlier",
             "diagnosis.bundle",
             "run.logs",
             "run.timeline",
             "screen.back",
         )
-
-    def found(self) -> RunView | None:
-        """The run, if any host knows it."""
-        return self.store.find_run(self.run_id)
 
     def crumbs(self) -> Sequence[str]:
         """The fleet, the run, its diagnosis."""
@@ -131,6 +91,8 @@ class DiagnosisScreen(BaseScreen):
         run = self.found()
         if run is None:
             return []
+        if self._past.page is not None:
+            return self._headline_of_past(self._past.page)
         mark = fmt.run_mark(run.state)
         known = self.encamp.examinations.of(self.run_id)
         parts: list[list[Piece]] = [
@@ -144,6 +106,15 @@ class DiagnosisScreen(BaseScreen):
         elif known.of(run) is not None:
             parts.append([(f"looked {fmt.age(time.monotonic() - known.received)} ago", "quiet")])
         return parts
+
+    def _headline_of_past(self, page: Page) -> list[list[Piece]]:
+        number, pages = self._past.position()
+        parts: list[list[Piece]] = [[(f"attempt {page.attempt}", "strong")]]
+        if page.time is not None:
+            parts.insert(0, [(f"stall of {fmt.clock(page.time)}", "strong")])
+        if self._bundling:
+            parts.insert(0, [("◌ writing the bundle", fmt.STARTING)])
+        return [*parts, [(f"○ past, {number} of {pages}", fmt.QUIET)]]
 
     # --- redrawing ---------------------------------------------------------------------------------------
 
@@ -159,68 +130,84 @@ class DiagnosisScreen(BaseScreen):
             return
         if self._asked_for != (run.attempt, run.state):
             self._asked_for = (run.attempt, run.state)
-            self._chosen_for_user = None
-            self.encamp.examinations.ask(run)
-        known = self.encamp.examinations.keep_up(run, now)
-        report = known.of(run)
-        self._show_verdict(run, known, report, now)
-        self.ranks.show(run, now, report)
+            self._past.learn(run)
+            if self._past.page is None:
+                self._chosen_for_user = None
+                self.encamp.examinations.ask(run)
+        if self._past.page is None:
+            known = self.encamp.examinations.keep_up(run, now)
+            self._show_verdict(run, known, known.of(run), now)
+            self.ranks.show(run, now, known.of(run))
+        else:
+            self._show_past(self._past.page, now)
+        report = self.report
         self._select(run, report)
-        self._show_rank()
-        bound = (run.state, report is None, self._bundling)
-        if bound != self._bound_for:
-            self._bound_for = bound
-            self.refresh_bindings()
+        self.show_rank()
+        self.bind_for((run.state, report is None, self._bundling, self._past.several, self._past.page))
+
+    @property
+    def report(self) -> Report | None:
+        """What is shown: of now, or of the past."""
+        run = self.found()
+        if self._past.page is not None:
+            return self._past.report
+        return self.encamp.examinations.of(self.run_id).of(run) if run is not None else None
 
     def _show_verdict(self, run: RunView, known: Examination, report: Report | None, now: float) -> None:
         lines: list[list[Piece]] = []
         if report is not None:
-            lines += _verdict(report, known.since(report, now), self.size.width)
-            lines += self._evidence(report)
+            lines += verdict_lines.verdict(report, known.since(report, now), self.size.width)
+            lines += verdict_lines.evidence(report, *self.size)
         elif known.error is None:
             lines.append([(" ◌ looking at all ranks   ", fmt.STARTING), (f"of {run.id}", "quiet")])
         problems = [] if known.error is None else [fmt.sentences(known.error.message, known.error.hint)]
         if known.error is not None and not known.asking and run.state != "stalled":
             problems[0] += " d looks again."
-        for problem in [*problems, *(report.notes if report is not None else ())]:
-            lines += _wrapped([(" ◐ ", fmt.DEGRADED)], printable(problem), self.size.width)
-        self.query_one("#verdict", Lines).show(lines)
+        self._say(lines, [*problems, *(report.notes if report is not None else ())])
 
-    def _evidence(self, report: Report) -> list[list[Piece]]:
-        """What the verdict rests on, a line each, as many as there is room for."""
-        findings = diagnosis_facts.findings(report.diagnosis)
-        most = max(2, self.size.height // 5)
-        widths = [max((len(finding[column]) for finding in findings), default=0) for column in (0, 1)]
+    def _show_past(self, page: Page, now: float) -> None:
+        report, error = self._past.report, self._past.error
         lines: list[list[Piece]] = []
-        for who, signal, text in findings:
-            head: list[Piece] = [
-                (f"   {who:<{widths[0]}}  ", ""),
-                (f"{signal:<{widths[1]}}  ", "quiet"),
-            ]
-            lines += _wrapped(head, printable(text), self.size.width, 2)
-        if len(lines) > most:
-            hidden = len(lines) - most + 1
-            lines = [*lines[: most - 1], [(f"   and {hidden} more lines: b has all of it", "quiet")]]
-        return lines
+        if report is not None:
+            lines += verdict_lines.verdict(report, report.diagnosis.since_seconds, self.size.width)
+            lines += verdict_lines.evidence(report, *self.size)
+            self.ranks.show_past(report, now)
+        elif error is None:
+            what = f"attempt {page.attempt}" if page.time is None else f"the stall of {fmt.clock(page.time)}"
+            lines.append([(f" ◌ reading {what}", fmt.STARTING)])
+        notes = report.notes if report is not None else ()
+        self.ranks.display = self.query_one("#below").display = report is not None
+        self._say(lines, [*([fmt.sentences(error.message, error.hint)] if error is not None else ()), *notes])
+
+    def _say(self, lines: list[list[Piece]], notes: Sequence[str]) -> None:
+        for note in notes:
+            lines += verdict_lines.wrapped([(" ◐ ", fmt.DEGRADED)], printable(note), self.size.width)
+        self.query_one("#verdict", Lines).show(lines)
 
     def _select(self, run: RunView, report: Report | None) -> None:
         """Until the user selects a rank: the first of those to blame, else the first one."""
         if self._chosen_for_user in (None, self.rank):
-            ranks = sorted(run.ranks)
+            ranks = sorted(run.ranks if self._past.page is None else self.ranks.rows)
             if report is not None:
                 ranks = diagnosis_facts.order(report, ranks)
             self._chosen_for_user = ranks[0] if ranks else run_facts.LAUNCHER
             self.ranks.select(self._chosen_for_user)
 
-    def _show_rank(self) -> None:
+    def show_rank(self) -> None:
         """The stack and the log of the selected rank."""
-        run = self.found()
+        run, page, report = self.found(), self._past.page, self.report
         if run is None:
             return
-        report = self.encamp.examinations.of(self.run_id).of(run)
         self.query_one(StackView).show(report, self.rank)
-        host = run_facts.host_of(run, self.rank).name
-        self.query_one(LogPane).show(host, run.id, run.attempt, run_facts.stream(self.rank))
+        log, attempt, host = self.query_one(LogPane), run.attempt, run_facts.host_of(run, self.rank).name
+        if page is not None and report is not None:
+            attempt = page.attempt
+            hosts = [rank.host for rank in report.evidence.ranks if rank.rank == self.rank]
+            host = next(iter(hosts), report.parts[0].member.name)
+        if host in self.store.hosts:
+            log.show(host, run.id, attempt, run_facts.stream(self.rank))
+        else:
+            log.clear()
 
     # --- keys --------------------------------------------------------------------------------------------
 
@@ -228,49 +215,36 @@ class DiagnosisScreen(BaseScreen):
         """Offer only what there is something for."""
         if not super().check_action(action, parameters):
             return False
-        run = self.found() if self.is_mounted else None
         if action == "bundle":
-            known = self.encamp.examinations.of(self.run_id)
-            return run is not None and known.of(run) is not None and not self._bundling
-        if action in ("again", "restart", "logs", "timeline"):
-            return run is not None
+            return self.is_mounted and self.report is not None and not self._bundling
+        if action == "again":
+            return self.is_mounted and self.found() is not None
+        if action == "logs":
+            return self._past.page is None  # the log on the whole screen is the newest attempt's
+        if action == "page":
+            return self._past.several
         return True
 
-    @on(RankTable.Moved)
-    def _moved(self) -> None:
-        self._show_rank()
-
-    @on(RankTable.Opened)
-    def _opened(self) -> None:
-        self.action_logs()
-
     def action_again(self) -> None:
-        """Look at all ranks again."""
+        """Look at all ranks again, now."""
         run = self.found()
         if run is not None:
+            self._past.page = None
+            self._past.learn(run)
             self.encamp.examinations.ask(run)
             self.refresh_now()
 
-    def action_restart(self) -> None:
-        """Restart the run, after a question."""
-        self.do(f"restart {self.run_id}")
-
-    def action_logs(self) -> None:
-        """Show the selected rank's log on the whole screen."""
-        self.encamp.open_logs(self.run_id, self.rank)
-
-    def action_timeline(self) -> None:
-        """Show what happened to the run."""
-        self.do(f"timeline {self.run_id}")
-
-    def action_rank(self, rank: int) -> None:
-        """Select a rank by its number."""
-        self.ranks.select(rank)
+    def action_page(self, pages: int) -> None:
+        """Go to an earlier stall or attempt, or to a later one."""
+        run = self.found()
+        if run is not None:
+            self._past.step(run, pages)
+            self._chosen_for_user = None
+            self.refresh_now()
 
     def action_bundle(self) -> None:
         """Write all evidence of the report that is shown into a file in the folder that encamp runs in."""
-        run = self.found()
-        report = self.encamp.examinations.of(self.run_id).of(run) if run is not None else None
+        report = self.report
         if report is not None:
             self._bundling = True
             stamp = time.strftime("%Y%m%d-%H%M%S")
@@ -289,29 +263,3 @@ class DiagnosisScreen(BaseScreen):
             self.encamp.post_message(self.encamp.Done(text))
         finally:
             self._bundling = False
-
-
-def _verdict(report: Report, since: float, width: int) -> list[list[Piece]]:
-    """The verdict and its sentence; below it for how long, and how sure that is."""
-    found = report.diagnosis
-    mark = MARKS.get(found.verdict, fmt.Mark("▲", found.verdict, fmt.TROUBLE))
-    if found.verdict == "healthy" and report.state not in ("starting", "running", "stalled"):
-        mark = fmt.run_mark(report.state)  # it is over, and nothing about it was wrong
-    head = f" {mark.glyph} {mark.word}   "
-    tone = "" if mark.tone == fmt.GOOD else "strong"
-    lines = _wrapped([(head, mark.tone)], found.sentence, width, 3, tone)
-    words = []
-    if since >= 1 and found.verdict != "healthy":
-        words.append(f"{fmt.duration(since)} ago" if report.failed else f"for {fmt.duration(since)}")
-    if found.verdict != "healthy":
-        words.append(diagnosis_facts.sureness(found.confidence))
-    if words:
-        lines.append([(" " * len(head), ""), (" · ".join(words), "quiet")])
-    return lines
-
-
-def _wrapped(head: list[Piece], text: str, width: int, most: int = 3, tone: str = "") -> list[list[Piece]]:
-    """`text` behind `head`, in at most so many lines."""
-    indent = sum(len(part) for part, _ in head)
-    rows = run_facts.wrapped(text, width - indent - 1, most) or [""]
-    return [[*(head if index == 0 else [(" " * indent, "")]), (row, tone)] for index, row in enumerate(rows)]

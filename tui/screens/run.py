@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import on, work
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
-from textual.widget import Widget
+from textual.widgets import Input
 
 from .. import diagnosis_facts, run_facts, training_facts
 from .. import formatting as fmt
@@ -20,32 +20,24 @@ from ..fleet.errors import EncampError
 from ..fleet.store import Link, RunView
 from ..widgets.graph import Curve, Graph
 from ..widgets.log_pane import LogPane
-from ..widgets.rank_table import RankTable
-from ..widgets.run_banner import TALL, RunBanner
+from ..widgets.run_banner import RunBanner
 from ..widgets.stack_view import StackView
 from ..widgets.toned import Piece
-from .base import BaseScreen
+from .ranks import RanksScreen
 
 UTILIZATION_SECONDS = 300.0
 """How much of the past the utilisation graph shows."""
 
 
-WIDE = 100
-"""Cells of a line on which a stack and a log find room side by side."""
-
 NO_RANK = 1 << 30
 """No row of the ranks."""
 
 
-class RunScreen(BaseScreen):
+class RunScreen(RanksScreen):
     """The cockpit of one run. One selection, the rank, drives everything below it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("l", "logs", "logs", id="run.logs", tooltip="this rank's log, full screen"),
-        Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
         Binding("d", "diagnose", "diagnose", id="run.diagnose", tooltip="which rank holds it up, and where"),
-        Binding("T", "timeline", "timeline", show=False, id="run.timeline", tooltip="what happened to it"),
-        Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
         Binding("S", "stop", "stop", id="run.stop", tooltip="stop all ranks"),
         Binding("s", "shell", "shell", id="run.shell", tooltip="log in on the host of the selected rank"),
         Binding("D", "get", "get files", id="run.get", tooltip="fetch files, such as a checkpoint"),
@@ -59,36 +51,27 @@ class RunScreen(BaseScreen):
         Binding(
             "n", "launch", "launch", show=False, id="run.launch", tooltip="start another run on this host"
         ),
-        Binding(
-            "tab", "app.focus_next", "log", show=False, id="run.focus", tooltip="to the log, or the ranks"
-        ),
         # The log's own keys, for when the ranks have the focus.
         Binding(
-            "slash", "log('search')", "search", id="log.search", key_display="/", tooltip="search the log"
+            "slash",
+            "log('search')",
+            "search",
+            id="log.search",
+            key_display="/",
+            tooltip="search the log",
+            priority=True,
         ),
         Binding("f", "log('follow')", "follow", id="log.follow", tooltip="follow new output, or stop"),
         Binding(
             "w", "log('wrap')", "wrap", show=False, id="log.wrap", tooltip="wrap long lines, or cut them"
         ),
         Binding("t", "log('times')", "time", show=False, id="log.times", tooltip="show when lines arrived"),
-        *(
-            Binding(
-                str(digit), f"rank({digit})", "rank", show=False, id="run.rank", tooltip="select rank 0 to 9"
-            )
-            for digit in range(10)
-        ),
     ]
 
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (TALL, "-tall")]  # noqa: RUF012 - as the base class has it
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
-
     def __init__(self, run_id: str, rank: int | None = None) -> None:
-        super().__init__()
-        self.run_id = run_id
+        super().__init__(run_id)
         self._wanted = rank
         self._attempt: int | None = None
-        self._chosen_for_user: int | None = None
-        self._bound_for: object = None
         self._examination: Examination = NOTHING
         self._report: Report | None = None
         """Where the ranks of a run are that stalls, once they were looked at."""
@@ -102,25 +85,7 @@ class RunScreen(BaseScreen):
             yield Graph("loss", line=True, id="loss")
             yield Graph("rate", id="rate")
             yield Graph("util", fixed=100.0, id="util")
-        yield RankTable()
-        with Horizontal(id="below"):
-            yield StackView()
-            yield LogPane()
-
-    @property
-    def ranks(self) -> RankTable:
-        """The ranks."""
-        return self.query_one(RankTable)
-
-    @property
-    def rank(self) -> int:
-        """The rank that is selected; the launcher while there is none."""
-        cursor = self.ranks.cursor
-        return run_facts.LAUNCHER if cursor is None else cursor
-
-    def home(self) -> Widget | None:
-        """The ranks."""
-        return self.ranks
+        yield from self.ranks_and_more()
 
     def keys(self) -> Sequence[str]:
         """What is done most."""
@@ -136,10 +101,6 @@ class RunScreen(BaseScreen):
             "log.follow",
             "screen.back",
         )
-
-    def found(self) -> RunView | None:
-        """The run, if any host knows it."""
-        return self.store.find_run(self.run_id)
 
     def crumbs(self) -> Sequence[str]:
         """The fleet, then this run."""
@@ -173,13 +134,11 @@ class RunScreen(BaseScreen):
         self._show_graphs(run)
         self.ranks.show(run, now, self._report, self._blamed(run))
         self._select(run)
-        self._show_log()
-        self._show_stack()
+        self.show_rank()
         self._recall_progress(run)
-        bound = (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
-        if bound != self._bound_for:
-            self._bound_for = bound
-            self.refresh_bindings()
+        self.bind_for(
+            (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
+        )
 
     def _blamed(self, run: RunView) -> list[int]:
         """Ranks that hold the run up, as its host says; none of one that goes on."""
@@ -256,13 +215,11 @@ class RunScreen(BaseScreen):
             self._chosen_for_user = min(failed or blamed or run.ranks, default=run_facts.LAUNCHER)
             self.ranks.select(self._chosen_for_user)
 
-    def _show_log(self) -> None:
+    def show_rank(self) -> None:
+        """The selected rank's log, and while the run stalls beside it where the rank is."""
         run, host = self.found(), self._host_name()
         if run is not None and host is not None:
             self.query_one(LogPane).show(host, run.id, run.attempt, run_facts.stream(self.rank))
-
-    def _show_stack(self) -> None:
-        """Where the selected rank is, beside its log, while the run stalls."""
         self.query_one("#below").set_class(self._report is not None, "-stalled")
         if self._report is not None:
             self.query_one(StackView).show(self._report, self.rank)
@@ -278,39 +235,20 @@ class RunScreen(BaseScreen):
         """Offer only what this run can take."""
         if not super().check_action(action, parameters):
             return False
+        if action == "log" and parameters == ("search",) and isinstance(self.focused, Input):
+            return False
         found = self.found() if self.is_mounted else None
         if action == "stop":
             return found is not None and (found.live or bool(found.leftovers))
-        if action in ("restart", "logs", "launch", "shell", "get", "diagnose", "timeline"):
+        if action in ("launch", "shell", "get", "diagnose"):
             return found is not None
         if action == "connect":
             return found is not None and bool(run_facts.unconnected(found))
         return True
 
-    @on(RankTable.Moved)
-    def _moved(self) -> None:
-        self._show_log()
-        self._show_stack()
-
-    @on(RankTable.Opened)
-    def _opened(self) -> None:
-        self.action_logs()
-
-    def action_logs(self) -> None:
-        """Show the selected rank's log on the whole screen."""
-        self.encamp.open_logs(self.run_id, self.rank)
-
-    def action_restart(self) -> None:
-        """Restart the run, after a question."""
-        self.do(f"restart {self.run_id}")
-
     def action_diagnose(self) -> None:
         """Show which rank holds the run up, and where each of them is."""
         self.do(f"diagnose {self.run_id}")
-
-    def action_timeline(self) -> None:
-        """Show what happened to the run."""
-        self.do(f"timeline {self.run_id}")
 
     def action_stop(self) -> None:
         """Stop the run, after a question."""
@@ -347,7 +285,3 @@ class RunScreen(BaseScreen):
             pane.view.action_wrap()
         else:
             pane.view.action_times()
-
-    def action_rank(self, rank: int) -> None:
-        """Select a rank by its number."""
-        self.ranks.select(rank)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable, Sequence
 
 from agent import wire
@@ -14,6 +13,7 @@ from .. import formatting as fmt
 from ..fleet.diagnosis import Report
 from ..fleet.store import STALE_SECONDS, HostView, Link, NodeView, RankView, RunView
 from ..run_facts import culprits, end_mark, launchers
+from . import seen_ranks
 from .columns import Cell, Column, line, width_of
 from .table import Table
 from .toned import Piece
@@ -46,10 +46,16 @@ class RankTable(Table[int]):
         self._ended_for_another = self._stopped or bool(culprits(run))
         self.tick(now)
 
+    def show_past(self, report: Report, now: float) -> None:
+        """Show the ranks as they were by a `report` on what is over."""
+        self.run = None
+        self._take_report(report, ())
+        self.tick(now)
+
     def keys(self) -> Sequence[int]:
         """All ranks that are known, those to blame first, then the launchers."""
         if self.run is None:
-            return []
+            return diagnosis_facts.order(self._report, sorted(self._seen)) if self._report is not None else []
         ranks = sorted(self._ranks)
         if self._report is not None:
             ranks = diagnosis_facts.order(self._report, ranks)
@@ -66,6 +72,8 @@ class RankTable(Table[int]):
 
     def columns(self) -> Sequence[Column]:
         """GPU columns only for a run that uses GPUs."""
+        if self.run is None and self._report is not None:
+            return seen_ranks.columns(self._report)
         hosts = self.run.hosts if self.run is not None else ()
         name = max(map(len, hosts), default=4)
         several = len(hosts) > 1
@@ -79,7 +87,8 @@ class RankTable(Table[int]):
                 Column("memory", "MEMORY", 10, right=True, keep=9),
             ]
         if self._report is not None:
-            return self._examined_columns(device, name if several else 0)
+            found = seen_ranks.columns(self._report, gpus=bool(device), names=hosts)
+            return [*found, Column("age", "AGE", 5, right=True, keep=12)]
         return [
             Column("mark", "", 1, keep=20, gap=0),
             Column("rank", "RANK", 4, right=True, keep=19, gap=1),
@@ -100,27 +109,10 @@ class RankTable(Table[int]):
             Column("age", "AGE", 5, right=True, keep=18),
         ]
 
-    def _examined_columns(self, device: Sequence[Column], host: int) -> list[Column]:
-        """Where each rank is matters more than what it costs."""
-        kept = {"gpu": 11, "util": 10, "power": 9}
-        parts = self._parts.values()
-        positions = max((len(diagnosis_facts.collective(part.collective)) for part in parts), default=0)
-        spots = max((len(diagnosis_facts.where(p, self._seen.get(p.rank))) for p in parts), default=0)
-        return [
-            Column("mark", "", 1, keep=20, gap=0),
-            Column("rank", "RANK", 4, right=True, keep=19, gap=1),
-            *([Column("host", "HOST", max(4, min(10, host)), keep=14, widest=min(32, host))] if host else []),
-            *(dataclasses.replace(column, keep=kept[column.key]) for column in device if column.key in kept),
-            Column("cpu", "CPU", 6, right=True, keep=4),
-            Column("step", "STEP", 8, right=True, keep=13),
-            Column("collective", "COLLECTIVE", max(10, min(21, positions)), keep=15, widest=positions),
-            Column("where", "WHERE", max(5, min(24, spots)), keep=17, widest=spots),
-            Column("process", "PROCESS", 10, keep=16),
-            Column("age", "AGE", 5, right=True, keep=12),
-        ]
-
     def signature(self, key: int) -> Hashable:
         """The run's state, the revisions of the rank's host and of the run there, and the age in seconds."""
+        if self.run is None and self._report is not None:
+            return self._report.evidence.time
         part = self.run.part_of(key) if self.run is not None else None
         if self.run is None or part is None:
             return None
@@ -132,6 +124,8 @@ class RankTable(Table[int]):
 
     def pieces(self, key: int) -> list[Piece]:
         """One rank, or the launcher."""
+        if self.run is None and self._report is not None:
+            return seen_ranks.pieces(self._report, self._seen[key], self._parts.get(key), self.slots)
         part = self.run.part_of(key) if self.run is not None else None
         if self.run is None or part is None:
             return []
@@ -180,12 +174,9 @@ class RankTable(Table[int]):
         else:
             cells["cpu"] = cells["rss"] = fmt.NONE
             cells["process"] = (mark.word, mark.tone)
-        part, seen = self._parts.get(sample.rank), self._seen.get(sample.rank)
-        cells["collective"] = diagnosis_facts.collective(part.collective if part is not None else None)
-        cells["where"] = (
-            diagnosis_facts.where(part, seen),
-            "strong" if sample.rank in self._blamed else "",
-        )
+        if self._report is not None:
+            number = sample.rank
+            cells |= seen_ranks.told(self._report, self._seen.get(number), self._parts.get(number))
         if sample.gpu is not None:
             cells |= self._gpu_cells(host, sample) if alive else dict.fromkeys(GPU_CELLS, fmt.NONE)
             cells["gpu"] = str(sample.gpu)
@@ -194,13 +185,7 @@ class RankTable(Table[int]):
     def _is_consequence(self, number: int) -> bool:
         """Whether a rank has failed because another one had, as far as the report tells."""
         rank = self._seen.get(number)
-        return (
-            self._report is not None
-            and rank is not None
-            and rank.state in ("exited", "lost")
-            and rank.exit_code != 0
-            and self._report.consequence(rank)
-        )
+        return self._report is not None and rank is not None and seen_ranks.consequence(self._report, rank)
 
     def _gpu_cells(self, host: HostView, sample: wire.RankSample) -> dict[str, Cell]:
         gpus = host.sample.gpu.gpus if host.sample is not None else ()
