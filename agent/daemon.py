@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Coroutine, Iterator, List, Optional, Sequence, Set
+from typing import Coroutine, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import (
     actions,
@@ -259,9 +259,11 @@ class Daemon:
         """Ask a rank that shows no steps how far it is in its collectives."""
         with self._boundary("listening"):
             folder = os.path.join(self._watcher.attempt(*key).dir, f"rank{rank}")
-            began = time.monotonic()
-            counts = await actions.in_thread(flight.counts, folder)
-            stalled.hear(counts, time.monotonic() - began)
+            counts, seconds = None, 0.0
+            try:
+                counts, seconds = await actions.in_thread(_timed_counts, folder)
+            finally:
+                stalled.hear(counts, seconds)
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -332,6 +334,11 @@ class Daemon:
 
 def _encode(message: wire.Message) -> bytes:
     """The message as a line; nothing, and a word in the log, when what a run has in it makes it too long."""
+def _timed_counts(folder: str) -> Tuple[Optional[Tuple[int, ...]], float]:
+    began = time.thread_time()
+    return flight.counts(folder), time.thread_time() - began
+
+
     try:
         return wire.encode(message)
     except wire.WireError as error:

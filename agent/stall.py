@@ -35,8 +35,8 @@ EARLY_SECONDS = 6.0
 MIN_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Between two questions to a rank that shows no steps for its collectives: an answer may have a megabyte."""
 
-ASK_SHARE = 0.002
-"""Of a core: as much as the questions may take."""
+ASK_SHARE = 0.00012
+"""Of a core: as much as the questions may take here. A rank takes 16 times as much to answer them."""
 
 MIN_HEARD, HEARD_SECONDS = 4, 10.0
 """As `MIN_PAUSES` and `MIN_SECONDS`, of what is known by such questions."""
@@ -176,6 +176,7 @@ class StallWatch:
         self._held: Dict[int, object] = {}
         """Ranks whose GIL was held, and the sign of progress that they had made last by then."""
         self._asked = 0.0
+        self._asking = False
         self._ask_pause = MIN_ASK_SECONDS
         self._counts: Optional[Tuple[int, ...]] = None
         self._heard = 0
@@ -207,19 +208,20 @@ class StallWatch:
 
     def mute(self, now: float) -> Optional[int]:
         """A rank that shows no steps and is to be asked now for its collectives; None at most times."""
-        if now - self._asked < self._ask_pause:
+        if self._asking or now - self._asked < self._ask_pause:
             return None
         running = [p.sample for p in self._pulses.values() if p.sample and p.sample.state == "running"]
         if not running or any(sample.step is not None for sample in running):
             return None
-        self._asked = now
+        self._asked, self._asking = now, True
         return min(sample.rank for sample in running)
 
     def hear(self, counts: Optional[Tuple[int, ...]], seconds: float) -> None:
         """Take in how far a rank is in its collectives: that it got further is a sign of all of them.
 
-        `seconds` is what it took to find that out.
+        `seconds` of processor time were needed to find that out.
         """
+        self._asking = False
         self._ask_pause = min(ASK_SECONDS, max(MIN_ASK_SECONDS, seconds / ASK_SHARE))
         if counts and counts != self._counts:
             self._heard, self._counts = self._heard + 1, counts

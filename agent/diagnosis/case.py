@@ -17,6 +17,15 @@ BUSY_SECONDS = 15.0
 PHASE_SECONDS = 600.0
 """How long it may be in a phase that is known to be long, or move about without a step."""
 
+WAITED_SECONDS, IDLE_WAITED_SECONDS = 180.0, 60.0
+"""How long it may move about while others wait for it, and how long when it does little but talk."""
+
+PATIENT_RHYTHMS = 12.0
+"""So many times what the rhythm allows others wait for it in any case."""
+
+TOGETHER = 0.8
+"""Where one is late, so are those that have been silent for this part of what is allowed."""
+
 WORKING_SHARE = 0.5
 """Of a core: a rank and its children that together use more do something."""
 
@@ -32,7 +41,9 @@ class Case:
         self.allowed = evidence.allowed_seconds or START_SECONDS
         self.live = [rank for rank in evidence.ranks if rank.state in ("starting", "running")]
         self.running = [rank for rank in self.live if rank.state == "running"]
-        self.stalled = [rank for rank in self.running if (rank.step_age or 0.0) > self.allowed]
+        silent = [rank.step_age or 0.0 for rank in self.running]
+        least = TOGETHER * self.allowed if any(age > self.allowed for age in silent) else self.allowed
+        self.stalled = [rank for rank, age in zip(self.running, silent) if age > least]
         self.waits = waiting.waits(self.running)
         self.hosts = {host.name: host for host in evidence.hosts}
         self.by_number: Dict[int, Rank] = {rank.rank: rank for rank in evidence.ranks}
@@ -87,8 +98,12 @@ class Case:
         transfers = (rank.io_bytes or 0) > MOVED_BYTES or rank.log_bytes > 0
         if places.phase(rank) and not places.in_lock(rank, stack) and not places.in_loader(stack):
             return age <= PHASE_SECONDS
-        if moves or transfers or (alone and computes and not places.in_collective(stack)):
+        if alone and (moves or transfers or (computes and not places.in_collective(stack))):
             return age <= PHASE_SECONDS
+        if moves or transfers:
+            works = computes or (rank.io_bytes or 0) > MOVED_BYTES
+            limit = WAITED_SECONDS if works else IDLE_WAITED_SECONDS
+            return age <= max(limit, PATIENT_RHYTHMS * self.allowed)
         return computes and age <= max(BUSY_SECONDS, 2 * self.allowed)
 
 

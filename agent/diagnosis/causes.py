@@ -49,8 +49,10 @@ def cause(rank: Rank) -> Cause:
     call = places.call_of(stack)
     if call:  # the record does not have all calls: gloo's messages from one rank to another are not in it
         return Cause("collective-mismatch", 0.8, f"waits for others in {call}{at}", on_stack)
-    doing = _doing(rank, stack)
-    return Cause("collective-missing", 0.9 if stack else 0.75, f"{doing}{at}", on_stack)
+    doing = f"{_doing(rank, stack)}{at}"
+    if doing == "is":  # in nobody's own code
+        doing = f"is in {places.spot(stack[0])}" if stack else "shows no Python stack"
+    return Cause("collective-missing", 0.9 if stack else 0.75, doing, on_stack)
 
 
 def _starved(rank: Rank, at: str, on_stack: Tuple[Finding, ...]) -> Cause:

@@ -261,6 +261,29 @@ CASES: dict[str, tuple[Evidence, str, tuple[int, ...]]] = {
         (0,),
     ),
     "all in one collective on one host": (evidence(waiting(0), waiting(1)), "unknown", ()),
+    "a stopped rank that came a little later": (
+        evidence(waiting(0, step_age=3.1), elsewhere(1, process_state="T", step_age=2.6)),
+        "stopped",
+        (1,),
+    ),
+    "one that only talks": (
+        evidence(waiting(0), elsewhere(1, user("retry"), log_bytes=10, step_age=61.0)),
+        "collective-missing",
+        (1,),
+    ),
+    "one that moves about for ever": (
+        evidence(
+            waiting(0),
+            elsewhere(1, user("a"), earlier=(user("b"), user("c")), main_cpu_share=1.0, step_age=181.0),
+        ),
+        "collective-missing",
+        (1,),
+    ),
+    "all sleep and never took a step": (
+        evidence(*(elsewhere(n, user("wait"), step=None, step_age=61.0) for n in range(2))),
+        "unknown",
+        (0, 1),
+    ),
 }
 
 
@@ -296,6 +319,12 @@ HEALTHY: dict[str, Evidence] = {
         waiting(0), elsewhere(1, LOADER, user(), children=(Child(7, "python", "R", 1.0),))
     ),
     "nothing is known yet": evidence(without_record(elsewhere(0, user("wait"), step_age=100.0)), allowed=0.0),
+    "talk, in a run of long pauses": evidence(
+        waiting(0), elsewhere(1, user("retry"), log_bytes=10, step_age=300.0), allowed=30.0
+    ),
+    "no steps and no waiting": evidence(
+        *(elsewhere(n, user("wait"), step=None, step_age=59.0) for n in range(2))
+    ),
     "not begun": evidence(Rank(0, "a", "starting"), Rank(1, "a", "starting")),
 }
 
@@ -333,6 +362,23 @@ def test_the_sentence_says_who_where_and_what_is_missed() -> None:
     )
     assert [(finding.rank, finding.signal) for finding in found.evidence] == [(1, "stack"), (0, "collective")]
     assert found.since_seconds == 9.0
+
+
+@pytest.mark.parametrize(
+    ("frames", "words"),
+    [
+        ((), "rank 1 on a shows no Python stack"),
+        ((Frame(f"{PACKAGES}/x/y.py", 3, "ask", False),), "rank 1 on a is in ask (y.py:3)"),
+        ((user("step", 7),), "rank 1 on a is in step (train.py:7)"),
+    ],
+)
+def test_the_sentence_is_whole_where_no_line_of_the_program_is_known(
+    frames: tuple[Frame, ...], words: str
+) -> None:
+    rank = elsewhere(1, *frames, wait_channel="")
+    assert diagnose(evidence(waiting(0), rank)).sentence.startswith(f"{words} and never called all_reduce")
+    alone = diagnose(evidence(without_record(rank)))
+    assert alone.sentence == f"no progress for 9 s: {words}"
 
 
 def test_evidence_and_verdict_survive_json() -> None:
