@@ -1,12 +1,13 @@
 """Builds agent.pyz on the controller: the same sources always give the same bytes.
 
 It holds this package, the `pynvml.py` of the installed nvidia-ml-py, and a start module: source, which can be
-read where it runs, without its comments and docstrings (see `condense.py`). Of NVIDIA's module there is the
-licence and what this package mentions.
+read where it runs, without its comments and docstrings (see `condense.py`). Most modules are one text (see
+`packed.py`). Of NVIDIA's module there is the licence and what this package mentions.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import hashlib
@@ -15,9 +16,9 @@ import io
 import os
 import re
 import zipfile
-from typing import Dict, Optional
+from typing import Dict, Optional, Set
 
-from . import files
+from . import files, packed
 from .condense import condense, only
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -25,11 +26,27 @@ EPOCH = (1980, 1, 1, 0, 0, 0)
 
 START = b"import sys\n\nfrom agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 
+PACKAGE = b"import sys\n\nif sys.version_info >= (3, 8):\n    from . import packed\n\n    packed.install()\n"
+"""What the package begins with in the archive. Python that is too old is told so by `__main__`."""
+
 ERRORS = "NVML_ERROR_"
 """pynvml looks for its own names that begin so, and makes exceptions of them."""
 
+NVIDIAS = re.compile("nvml[A-Z]|NVML(?!Error_)")
+"""How names of pynvml begin that are in its source."""
+
 LEFT_OUT = ("bundle.py", "condense.py")
 """Modules of this package that only a controller needs."""
+
+ALONE = frozenset(
+    (
+        *("__init__", "__main__", "packed"),  # what finds the others
+        *("connect", "instance", "paths", "version"),  # every connection pays for what the relay loads
+        *("nvml", "driver", "survey"),  # and every host with GPUs for this child
+        *("rank", "process_launcher"),  # are written into an attempt
+    )
+)
+"""Modules that stand in the archive as files of their own."""
 
 
 class BundleError(Exception):
@@ -81,13 +98,45 @@ def _sources() -> Dict[str, str]:
 
 
 def _contents(sources: Dict[str, str]) -> Dict[str, bytes]:
-    """Name in the archive -> what it holds there."""
+    """Name in the archive -> what it holds there. Raises BundleError."""
     contents = {name: condense(_read(path)) for name, path in sources.items()}
-    ours = b"\n".join(content for name, content in contents.items() if name != "pynvml.py")
-    errors = {name for name in re.findall(r"\w+", contents["pynvml.py"].decode()) if name.startswith(ERRORS)}
-    contents["pynvml.py"] = only(contents["pynvml.py"], errors | set(re.findall(r"\w+", ours.decode())))
-    contents["__main__.py"] = START
-    return contents
+    nvidia = contents.pop("pynvml.py")
+    words = set(re.findall(r"\w+", b"\n".join(contents.values()).decode()))
+    errors = {name for name in re.findall(r"\w+", nvidia.decode()) if name.startswith(ERRORS)}
+    alone = {name: source for name, source in contents.items() if name[len("agent/") : -len(".py")] in ALONE}
+    together = {name[len("agent/") :]: contents[name] for name in sorted(contents) if name not in alone}
+    text = b"".join(packed.heading(name) + source for name, source in together.items())
+    assert text.count(packed.MARK) == len(together), "no source has a line like a heading"
+    return {
+        **alone,
+        f"agent/{packed.TEXT}": text,
+        "pynvml.py": _used(nvidia, words | errors, _asked_of_nvidia(contents)),
+        "agent/__init__.py": PACKAGE,
+        "__main__.py": START,
+    }
+
+
+def _used(nvidia: bytes, words: Set[str], required: Set[str]) -> bytes:
+    """What is left of NVIDIA's module. Raises BundleError when it has not all that is `required` of it."""
+    left = only(nvidia, words)
+    nodes = list(ast.walk(ast.parse(left)))
+    missing = required - {getattr(node, "name", getattr(node, "id", "")) for node in nodes}
+    if missing:
+        names = ", ".join(sorted(missing))
+        raise BundleError(f"the installed nvidia-ml-py has no {names}: pip install --upgrade nvidia-ml-py")
+    return left
+
+
+def _asked_of_nvidia(contents: Dict[str, bytes]) -> Set[str]:
+    """The names that this package takes for granted, `nvml.NAME`; one got by getattr may be missing."""
+    return {
+        node.attr
+        for source in contents.values()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Attribute)
+        and getattr(node.value, "attr", getattr(node.value, "id", "")) in ("nvml", "_nvml", "pynvml")
+        and NVIDIAS.match(node.attr)
+    }
 
 
 def _find_pynvml() -> str:
@@ -105,7 +154,7 @@ def _read(path: str) -> bytes:
 
 
 def _fingerprint(sources: Dict[str, str]) -> str:
-    digest = hashlib.sha256(START)
+    digest = hashlib.sha256(START + PACKAGE)
     package = os.path.dirname(os.path.abspath(__file__))
     builders = {name: os.path.join(package, name) for name in LEFT_OUT}
     for name, path in sorted({**sources, **builders}.items()):

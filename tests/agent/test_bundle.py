@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from agent_client import agent_bundle
+from agent_client import agent_bundle, packed_sources
 
 from agent import bundle, condense, version
 
@@ -49,19 +49,24 @@ def test_what_is_in_it_and_what_is_not() -> None:
     with zipfile.ZipFile(io.BytesIO(agent_bundle().data)) as archive:
         entries = archive.infolist()
         assert not agent_bundle().data.startswith(b"#!")
-        wire = Path(bundle.__file__).with_name("wire.py").read_bytes()
-        assert archive.read("agent/wire.py") == condense.condense(wire)
+        package = Path(bundle.__file__).parent
+        rank = package.joinpath("rank.py").read_bytes()
+        assert archive.read("agent/rank.py") == condense.condense(rank)
+        assert packed_sources(archive)["daemon.py"] == condense.condense(
+            package.joinpath("daemon.py").read_bytes()
+        )
         assert archive.read("pynvml.py").startswith(b"#####\n# Copyright (c) 2011-")
     names = [entry.filename for entry in entries]
     assert names == sorted(names)
-    assert {"__main__.py", "pynvml.py", "agent/__init__.py", "agent/daemon.py"} <= set(names)
-    assert not [name for name in names if "test" in name or not name.endswith(".py") or "bundle" in name]
+    assert {"__main__.py", "pynvml.py", "agent/__init__.py", "agent/modules.txt"} <= set(names)
+    assert not [name for name in names if "test" in name or "bundle" in name or "condense" in name]
+    assert {f"agent/{name}.py" for name in bundle.ALONE} < set(names)
     assert {entry.date_time for entry in entries} == {bundle.EPOCH}
 
 
 def test_nvidia_s_module_has_all_that_the_agent_uses(pyz: Path, python: str) -> None:
     """And it is the same code: the constants, functions and error classes that its own code looks up too."""
-    source = b"".join(path.read_bytes() for path in Path(bundle.__file__).parent.glob("*.py"))
+    source = b"".join(path.read_bytes() for path in Path(bundle.__file__).parent.glob("**/*.py"))
     used = set(re.findall(r"\bnvml[A-Z_]\w+|\bNVML\w+", source.decode())) & set(dir(pynvml))
     assert {"nvmlInit", "NVMLError", "nvmlDeviceGetCount"} <= used
     ask = (
@@ -77,6 +82,17 @@ def test_nvidia_s_module_has_all_that_the_agent_uses(pyz: Path, python: str) -> 
     assert (done.stdout, done.stderr) == (f"[] NVMLError_GpuIsLost {line}\n", "")
 
 
+def test_an_nvidia_module_that_lacks_a_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = tmp_path / "pynvml.py"
+    source = Path(pynvml.__file__).read_text()
+    older.write_text(source.replace("def nvmlDeviceGetUUID(", "def nvmlDeviceGetOtherUUID("))
+    monkeypatch.setattr(bundle, "_find_pynvml", lambda: str(older))
+    with pytest.raises(bundle.BundleError, match=r"has no nvmlDeviceGetUUID: pip install --upgrade"):
+        bundle.build()
+
+
 def test_the_cache_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
     built = bundle.build(str(cache))
@@ -90,7 +106,7 @@ def test_the_cache_is_used_until_a_source_changes(tmp_path: Path, monkeypatch: p
     assert kept.read_bytes() == built.data
 
     changed = tmp_path / "pynvml.py"
-    changed.write_bytes(b"def _nvmlGetFunctionPointer(): pass\n")
+    changed.write_bytes(b"# Changed.\n" + Path(pynvml.__file__).read_bytes())
     monkeypatch.setattr(bundle, "_find_pynvml", lambda: str(changed))
     other = bundle.build(str(cache))
     assert other.sha256 != built.sha256
@@ -117,15 +133,19 @@ def test_it_runs_under_every_python(pyz: Path, python: str) -> None:
 
 def test_every_module_imports_under_every_python(pyz: Path, python: str) -> None:
     with zipfile.ZipFile(pyz) as archive:
-        modules = [name[:-3].replace("/", ".") for name in archive.namelist() if name.startswith("agent/")]
+        names = [name[len("agent/") :] for name in archive.namelist() if name.startswith("agent/")]
+        names = [name for name in [*names, *packed_sources(archive)] if name.endswith(".py")]
+    modules = [f"agent.{name[:-3]}".replace("/", ".") for name in names]
+    assert len(modules) > 80
     alone = {
         "agent.__init__",
         "agent.__main__",
         "agent.rank",
     }  # rank.py runs as a file under the user's Python
-    code = "; ".join(f"import {name}" for name in modules if name not in alone)
+    imports = "; ".join(f"import {name}" for name in modules if name not in alone)
+    code = f"import sys; sys.path.insert(0, {str(pyz)!r}); {imports}"
     done = subprocess.run(
-        [python, "-I", "-S", "-W", "error", "-c", f"import sys; sys.path.insert(0, {str(pyz)!r}); {code}"],
+        [python, "-I", "-S", "-W", "error", "-c", code],
         capture_output=True,
         check=False,
         text=True,

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from agent_client import NONCE, AgentHost, agent_bundle, gone, kill
+from agent_client import NONCE, AgentHost, agent_bundle, gone, kill, packed_sources
 from waiting import wait_until
 
 from agent import connect, instance, process, wire
@@ -240,6 +240,8 @@ class TestRefusals:
         sources = {"__main__.py": "import sys; from agent.__main__ import main; sys.exit(main(sys.argv[1:]))"}
         with zipfile.ZipFile(io.BytesIO(agent_bundle().data)) as archive:
             sources.update({name: archive.read(name).decode() for name in archive.namelist()})
+            packed = packed_sources(archive)
+            sources.update({f"agent/{name}": source.decode() for name, source in packed.items()})
         sources["agent/viewer.py"] += """
 import os
 Viewer.connection_made = lambda *_: print("oh", flush=True) or os._exit(7)
