@@ -62,9 +62,10 @@ class Key:
             return self.allowed
         if isinstance(value, float) and not math.isfinite(value):
             return self.allowed
-        if (self.minimum is not None and value < self.minimum) or (
-            self.maximum is not None and value > self.maximum
-        ):
+        if self.maximum is not None and value > self.maximum:
+            # Nobody needs to know of that limit who has not met it.
+            return f"{self.allowed} and at most {LARGEST}" if self.maximum == LARGEST else self.allowed
+        if self.minimum is not None and value < self.minimum:
             return self.allowed
         return None
 

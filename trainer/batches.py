@@ -53,9 +53,10 @@ class BatchPlan:
             )
         accumulation = math.ceil(share / micro)
         if cfg.accumulation not in (None, accumulation):
+            each = f" for each of {ranks} ranks" if ranks > 1 else ""
             raise UsageError(
                 f"--accumulation {cfg.accumulation} does not fit: a global batch of {cfg.global_batch} is "
-                f"{share} samples for each of {ranks} ranks, which takes {accumulation} micro-batches of "
+                f"{share} samples{each}, which takes {accumulation} micro-batches of "
                 f"{micro}; leave one of the three out"
             )
         return cls(global_batch=cfg.global_batch, micro_batch=micro, accumulation=accumulation, ranks=ranks)

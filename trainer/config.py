@@ -228,9 +228,7 @@ def _converter(item: Field[Any]) -> Callable[[str], Any]:
     if kind is str:
         return str
     noun = "a whole number" if kind is int else "a number"
-    span = f"{noun} of at least {low:g}" if high == LARGEST else f"{noun} from {low:g} to {high:.15g}"
     words = item.metadata["words"]
-    span = " or ".join((span, *words))
 
     def convert(word: str) -> Any:
         if word in words:
@@ -240,6 +238,10 @@ def _converter(item: Field[Any]) -> Callable[[str], Any]:
         except ValueError:
             value = math.nan
         if not low <= value <= high:  # also false for NaN
+            # Nobody needs to know of that limit who has not met it.
+            open_end = high == LARGEST and not value > high
+            span = f"{noun} of at least {low:g}" if open_end else f"{noun} from {low:g} to {high:.15g}"
+            span = " or ".join((span, *words))
             raise argparse.ArgumentTypeError(f"must be {span}, not {word!r}")
         return value
 

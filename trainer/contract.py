@@ -159,7 +159,17 @@ def check_dataset(dataset: Any, task: Task, split: str) -> int:
         )
     if len(dataset) == 0:
         raise JobError(f"{what} no samples")
+    if isinstance(dataset, Mapping) and not (0 in dataset and len(dataset) - 1 in dataset):
+        raise JobError(
+            f"{what} a {type(dataset).__name__} with the keys {_shown(dataset)}, and samples are asked for "
+            "by number: return one of its values, or list(...) of them"
+        )
     return len(dataset)
+
+
+def _shown(names: Mapping[Any, Any]) -> str:
+    few = [repr(name)[:40] for _, name in zip(range(3), names, strict=False)]
+    return ", ".join(few) + (", ..." if len(names) > len(few) else "")
 
 
 def default_forward(model: Any, batch: Any) -> Any:
@@ -217,6 +227,11 @@ def _measuring(name: str, evaluate: Callable[[Any, Any], Any]) -> Callable[[Any,
             raise JobError(
                 f"job {name}: evaluate(output, batch) must return sums and counts by name, such as\n"
                 '    {"accuracy": ((output.argmax(-1) == target).sum(), target.numel())}'
+            )
+        if "loss" in found:
+            raise JobError(
+                f"job {name}: evaluate(output, batch) returned 'loss', which is what an evaluation reports "
+                "of loss(output, batch) anyway: leave it out, or give it another name"
             )
         return found
 

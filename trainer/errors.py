@@ -29,3 +29,7 @@ class WorkerError(TrainerError):
 
 class NonFiniteError(TrainerError):
     """The loss or the gradients are NaN or infinite. Raised by every rank at the same step."""
+
+
+CAN_SKIP = "; to leave such steps out instead: --on-nan skip, or on_nan in [train]"
+"""What it says besides where training stops at the first bad step."""

@@ -22,7 +22,7 @@ from .batches import BatchPlan, step_seed
 from .checkpoint import Checkpoints
 from .config import Config
 from .data import Feed, HeldOut
-from .errors import CheckpointError, JobError, NonFiniteError
+from .errors import CAN_SKIP, CheckpointError, JobError, NonFiniteError
 from .flops import Utilisation
 from .folder import Position
 from .nonfinite import Guard, Outcome, describe, hopeless
@@ -78,8 +78,8 @@ class Loop:
     def run(self) -> bool:
         """Train to the last step or until asked to stop. Returns whether all steps are done.
 
-        Raises NonFiniteError before the weights have taken up a bad gradient, and CheckpointError when the
-        checkpoint at the end cannot be written.
+        Raises NonFiniteError before the weights have taken up a bad gradient, CheckpointError when the
+        checkpoint at the end cannot be written, and StoppedAtOnce.
         """
         self.strategy.model.train()
         # What is to be compiled is compiled when it is first called; the first step's record ends that phase.
@@ -87,7 +87,9 @@ class Loop:
         self.pace.begin(self.parts.feed.waited)
         try:
             for step in range(self.first_step, self.cfg.steps + 1):
-                self._step(step)
+                # Only the first is compiled.
+                with self.parts.stop.at_once(step == self.first_step and self.cfg.compile == "yes"):
+                    self._step(step)
                 if self.saving is not None and self.saving.is_over:
                     self._end_save()
                 if self.stopping:
@@ -150,7 +152,7 @@ class Loop:
     def _take_bad(self, step: int, count: float, own_loss: float) -> None:
         what, loss = describe(step, count, own_loss, self.world.size)
         if not self.guard.skips:
-            self._refuse(step, loss, f"{what}; stopped before it reached the weights")
+            self._refuse(step, loss, f"{what}; stopped before it reached the weights", CAN_SKIP)
         if self.guard.ends:
             self._refuse(step, loss, f"{what}; {self.guard.ends}")
         self.progress.record("train", step, loss=loss, skipped_steps=self.guard.skipped)
@@ -182,7 +184,7 @@ class Loop:
             more=more,
         )
 
-    def _refuse(self, step: int, loss: float | None, why: str) -> NoReturn:
+    def _refuse(self, step: int, loss: float | None, why: str, advice: str = "") -> NoReturn:
         self._end_save(training=False)
         self.progress.record("train", step, loss=loss)
         last = (
@@ -190,7 +192,7 @@ class Loop:
             if self.saved_step
             else "nothing was saved since"
         )
-        raise NonFiniteError(f"{why}, and {last}")
+        raise NonFiniteError(f"{why}, and {last}{advice}")
 
     def _evaluate(self) -> None:
         if self.parts.held_out is None:

@@ -62,7 +62,7 @@ class Guard:
         `totals` is what `Strategy.accumulate` has returned. To be called once a step. When bad steps are not
         skipped, then from the first on none changes the weights, however late the host sees it.
         """
-        counted = torch.isfinite(totals[0] / totals[1])
+        counted = torch.isfinite(totals[0] / totals[1]) & (totals[1] > 0)
         good = torch.isfinite(norm)
         bad = ~counted if self.scaler is not None else ~(counted & good)
         for buffer, kept in zip(self._buffers, self._kept, strict=True):
@@ -86,7 +86,7 @@ class Guard:
     def judge(self, numbers: list[float]) -> Outcome:
         """The host's look at a step: loss sum, count, requests to stop, own loss, norm and `numbers()`."""
         loss_sum, count, _, _, norm = numbers[:5]
-        finite = math.isfinite(loss_sum) and math.isfinite(count) and count != 0
+        finite = math.isfinite(loss_sum) and math.isfinite(count) and count > 0
         if finite and math.isfinite(norm):
             self._in_a_row = 0
             return Outcome.GOOD
@@ -133,7 +133,7 @@ def describe(step: int, count: float, own_loss: float, ranks: int) -> tuple[str,
     if wrong:
         where = ", ".join(f"{losses[rank]} on rank {rank}" for rank in wrong)
         return f"the loss of step {step} is {where}", losses[wrong[0]]
-    if not math.isfinite(count):
+    if not math.isfinite(count) or count < 0:
         return f"what the job's loss counted in step {step} is {count}", None
     if count == 0:
         return f"the job's loss counted nothing in step {step}, on any rank", None

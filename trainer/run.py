@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 
 import torch
 import torch.distributed as dist
 
-from . import compiling, contract, fitting, flops, places, precision, strategies
+from . import compiling, contract, fitting, flops, leaving, places, precision, strategies
 from .batches import BatchPlan
 from .checkpoint import Checkpoints
 from .config import Config
@@ -23,7 +23,7 @@ from .folder import Position, wanted_step
 from .introduction import checkpoint_folder, introduce
 from .loop import Loop, Parts
 from .progress import Progress
-from .stop import StopRequest
+from .stop import StoppedAtOnce, StopRequest
 from .strategies.base import Strategy
 from .strategies.layout import Layout
 from .world import World, join
@@ -40,16 +40,29 @@ def run(cfg: Config) -> None:
         oldest = ".".join(map(str, OLDEST_TORCH))
         raise UsageError(f"needs torch {oldest} or newer, this is {torch.__version__}")
     strategies.check(cfg)
-    task = contract.load(cfg.task)
-    with join(cfg.device) as world, closing(Progress(world)) as progress:
-        loop = prepare(cfg, task, world, progress, stop)
-        if loop.position.step >= cfg.steps:
-            done = f"{loop.position.step} of {cfg.steps} steps are done"
-            progress.say(f"{done}: nothing is left to do; raise --steps to go on")
-            return
+    with suppress(StoppedAtOnce), leaving.watched(cfg.task, cfg.steps) as watch:
+        task = contract.load(cfg.task)
+        with join(cfg.device) as world, closing(Progress(world)) as progress:
+            loop = prepare(cfg, task, world, progress, stop)
+            watch.position = lambda: loop.position.step
+            _train(loop, began)
+
+
+def _train(loop: Loop, began: float) -> None:
+    cfg, progress = loop.cfg, loop.progress
+    if loop.position.step >= cfg.steps:
+        done = f"{loop.position.step} of {cfg.steps} steps are done"
+        progress.say(f"{done}: nothing is left to do; raise --steps to go on")
+        return
+    try:
         with worker_faults():
             word = "finished" if loop.run() else "stopped as asked"
-        progress.say(f"{word} after step {loop.position.step}, {time.perf_counter() - began:.1f} s")
+    except StoppedAtOnce:
+        progress.say(
+            f"stopped as asked while step {loop.position.step + 1} was being compiled: no step is lost"
+        )
+        raise
+    progress.say(f"{word} after step {loop.position.step}, {time.perf_counter() - began:.1f} s")
 
 
 def prepare(cfg: Config, task: Task, world: World, progress: Progress, stop: StopRequest) -> Loop:

@@ -153,6 +153,7 @@ def test_unknown_keys_are_refused_with_the_nearest_known_one(text: str, key: str
         (TASK + '[train]\nsteps = "3"\n', "train.steps", "a whole number of at least 1"),
         (TASK + "[train]\nsteps = 1e3\n", "train.steps", "a whole number of at least 1"),
         (TASK + "[train]\nsteps = true\n", "train.steps", "a whole number of at least 1"),
+        (TASK + "[train]\nsteps = 2147483648\n", "train.steps", "of at least 1 and at most 2147483647"),
         (TASK + "[train]\nsteps = 0\n", "train.steps", "a whole number of at least 1"),
         (TASK + "[train]\nseed = -1\n", "train.seed", "from 0 to 4294967295"),
         (TASK + "[train]\nlearning_rate = inf\n", "train.learning_rate", "a number from 0 to 1000"),

@@ -5,6 +5,7 @@ Faults of one part are tested with that part: see the tests of strategies, batch
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from parity import train as train_rank
 from ranks import together
 from training import job
 
+from trainer import leaving
 from trainer.__main__ import main
 from trainer.errors import TrainerError
 
@@ -94,6 +96,24 @@ def test_heads_that_ranks_cannot_share_are_refused_with_what_can_be(tmp_path: Pa
         ("def build_model(cfg:", (), "job.py, line "),
         ("import a_package_that_there_is_not", (), "imports a_package_that_there_is_not, which"),
         ("del loss", (), "loss(output, batch) is missing"),
+        ("raise SystemExit(0)", (), "ended the process by sys.exit(0) before the first step: a job's"),
+        ("import os; os._exit(0)", (), "ended the process by os._exit(0) before the first step"),
+        ("def build_model(cfg): exit()", (), "ended the process by sys.exit() before the first step"),
+        (
+            "def build_dataset(cfg, split): return {'train': [1], 'test': [2]}",
+            (),
+            "'train', 'test', and",
+        ),
+        (
+            "def loss(output, batch): return (output - batch[-1]).sum(), -3",
+            (),
+            "the second says how many losses were summed, and it is -3",
+        ),
+        (
+            "def evaluate(output, batch): return {'loss': (1, 1)}",
+            ("--eval-every", "1"),
+            "evaluate(output, batch) returned 'loss', which is what an evaluation reports",
+        ),
     ],
 )
 def test_what_people_read_is_no_traceback(
@@ -109,7 +129,71 @@ def test_what_people_read_is_no_traceback(
     assert words.startswith("trainer: error: ")
     assert expected in words
     assert "Traceback" not in words
-    assert "step 1" not in capsys.readouterr().out
+    assert "eval-every" in "".join(options) or "step 1/" not in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("train")
+@pytest.mark.parametrize("way", ["sys.exit(0)", "os._exit(0)"])
+def test_a_job_that_ends_the_process_has_not_finished(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    more = f"""
+import os, sys
+steps = []
+def forward(model, batch):
+    steps.append(1)
+    if len(steps) == 3:
+        {way}
+    return model(batch[0])
+"""
+    (tmp_path / "job.py").write_text(HEAD + more)
+    leave = os._exit
+    words = main(["--task", str(tmp_path / "job.py"), "--steps", "4", "--device", "cpu"])
+    assert words is not None
+    assert f"job.py ended the process by {way} before step 3 of 4: " in words
+    assert "finished" not in capsys.readouterr().out
+    assert os._exit is leave
+
+
+def test_processes_of_a_job_may_end_as_they_like() -> None:
+    with leaving.watched("job.py", 4):
+        child = os.fork()
+        if child == 0:
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("made", ["torch.optim.Adafactor(model.parameters())", "Odd(model.parameters())"])
+def test_an_optimizer_that_needs_whole_parameters_is_named(tmp_path: Path, made: str) -> None:
+    odd = """
+class Odd(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.add_(torch.ones(parameter.shape))
+"""
+    path = tmp_path / "job.py"
+    path.write_text(f"{HEAD}{odd}\ndef build_optimizer(model, cfg): return {made}\n")
+    words = refused(2, tmp_path, "--task", str(path), "--strategy", "fsdp")
+    assert f"the optimizer {made.partition('(')[0].rpartition('.')[2]} needs whole parameters" in words
+    assert "--strategy fsdp each rank has a part: use --strategy ddp, or another optimizer" in words
+
+
+@pytest.mark.torch
+def test_state_that_a_pipeline_would_lose_is_refused(tmp_path: Path) -> None:
+    more = """
+class Counting(torch.nn.Linear):
+    def get_extra_state(self): return 3
+    def set_extra_state(self, state): pass
+
+def build_model(cfg): return torch.nn.Sequential(Counting(4, 4), torch.nn.Linear(4, 1))
+"""
+    path = tmp_path / "job.py"
+    path.write_text(HEAD + more)
+    assert "job.py: 0 has get_extra_state, whose state is lost" in refused(
+        2, tmp_path, "--task", str(path), "--strategy", "pp"
+    )
 
 
 @pytest.mark.usefixtures("train")

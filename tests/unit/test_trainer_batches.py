@@ -107,6 +107,8 @@ def test_batches_that_do_not_work_out_are_refused_with_what_would() -> None:
         BatchPlan.derive(Config(global_batch=10), 4)
     with pytest.raises(UsageError, match=r"use 4$"):
         BatchPlan.derive(Config(global_batch=3), 4)
+    with pytest.raises(UsageError, match="is 64 samples, which takes 8 micro-batches of 8; leave one"):
+        BatchPlan.derive(Config(micro_batch=8, global_batch=64, accumulation=4), 1)
     with pytest.raises(UsageError, match="32 samples for each of 2 ranks, which takes 4 micro-batches of 8"):
         BatchPlan.derive(Config(global_batch=64, micro_batch=8, accumulation=3), 2)
 

@@ -58,6 +58,9 @@ def test_faults_of_the_options_are_one_line(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err.splitlines()[-1] == (
         "trainer: error: argument --steps: must be a whole number of at least 1, not '0'"
     )
+    with pytest.raises(SystemExit):
+        main(["--steps", "2147483648"])
+    assert "a whole number from 1 to 2147483647, not '2147483648'" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("train")

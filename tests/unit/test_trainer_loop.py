@@ -18,13 +18,14 @@ import pytest
 import torch
 from training import Trainings, job, records, reference
 
+from trainer import compiling
 from trainer.config import parse
 from trainer.errors import CheckpointError, NonFiniteError
 from trainer.loop import Loop
 from trainer.progress import Progress
 from trainer.readback import Readback
 from trainer.run import run
-from trainer.stop import StopRequest
+from trainer.stop import StoppedAtOnce, StopRequest
 from trainer.world import World
 
 QUICK = ("--steps", "12", "--warmup-steps", "3", "--learning-rate", "0.01", "--checkpoint-every", "0")
@@ -149,6 +150,34 @@ def test_a_second_interrupt_does_not_wait_for_the_step() -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
 
+@pytest.mark.usefixtures("train")
+@pytest.mark.parametrize("early", [True, False])
+def test_a_request_while_the_first_step_is_compiled_ends_it_at_once(early: bool) -> None:
+    stop = StopRequest()
+    stop.listen()
+    if early:
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(StoppedAtOnce), stop.at_once(True):
+        assert not early
+        os.kill(os.getpid(), signal.SIGTERM)
+    with stop.at_once(False):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.signal == "SIGTERM"
+
+
+def test_a_stop_in_the_compile_phase_leaves_without_a_step(
+    train: Trainings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "check", lambda _device: None)
+    monkeypatch.setattr(compiling, "compile_model", lambda _model, _task: None)
+    assert train(*STEADY, "--compile", "yes", JOB_FAULT="stop", JOB_AT="1") == {}
+    assert capsys.readouterr().out.endswith(
+        "stopped as asked while step 1 was being compiled: no step is lost\n"
+    )
+    assert not list(train.checkpoints.glob("step-*"))
+
+
 # --- what must not reach the weights -----------------------------------------------------------------------
 
 
@@ -185,7 +214,10 @@ def test_a_spoiled_step_changes_nothing(train: Trainings, late: bool, fault: str
     options = ("--task", job("faults"), "--steps", "9", "--micro-batch", "4", "--checkpoint-every", "2")
     with pytest.raises(NonFiniteError, match=said) as caught:
         train(*options, JOB_FAULT=fault, JOB_AT="5")
-    assert "the last checkpoint is that of step 4" in str(caught.value)
+    assert str(caught.value).endswith(
+        "the last checkpoint is that of step 4; to leave such steps out instead: --on-nan skip, or on_nan in "
+        "[train]"
+    )
     assert sorted(entry.name for entry in train.checkpoints.iterdir()) == ["step-2", "step-4"]
     if fault == "nan":
         assert records(train.rank_dir)[-1]["loss"] == "nan"

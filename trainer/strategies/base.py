@@ -216,6 +216,8 @@ class Strategy(ABC):
             isinstance(count, torch.Tensor) and count.numel() == 1
         ):
             raise JobError(f"{what}: the second must say how many losses were summed, a single number")
+        if float(count) < 0:
+            raise JobError(f"{what}: the second says how many losses were summed, and it is {float(count):g}")
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise JobError(
                 f"{what}: the first does not depend on the model, so nothing can be learned from it"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import traceback
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,11 +14,15 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..config import Config
 from ..contract import Task
+from ..errors import JobError
 from ..world import World
 from .agreement import SharedBuffers, same_weights
 from .base import Strategy
 from .gradients import Gradients
 from .message import MessageStrategy
+
+SHARDED = "torch/distributed/tensor/"
+"""Where torch works on tensors of which each rank has a part."""
 
 
 class MeshStrategy(MessageStrategy):
@@ -64,6 +70,32 @@ class MeshStrategy(MessageStrategy):
         totals[2] = asked
         self.buffers.follow()
         return self.tell(totals)
+
+    def apply(self, skip: torch.Tensor | None) -> None:
+        """See `Strategy`. Raises JobError for an optimizer that needs whole parameters."""
+        with self._whole_parameters_told():
+            super().apply(skip)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """See `Strategy`. An optimizer without state takes a step for it: raises JobError as `apply` does."""
+        with self._whole_parameters_told():
+            return super().state()
+
+    @contextmanager
+    def _whole_parameters_told(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+            sharded = "DTensor" in str(error) or any(SHARDED in file for file in files)
+            if isinstance(error, torch.OutOfMemoryError) or not sharded:
+                raise
+            kind, strategy = type(self.optimizer).__name__, self.cfg.strategy
+            raise JobError(
+                f"job {self.task.name}: the optimizer {kind} needs whole parameters, and of those under "
+                f"--strategy {strategy} each rank has a part: use --strategy ddp, or another optimizer, such "
+                f"as torch.optim.AdamW ({str(error).strip().splitlines()[0][:200]})"
+            ) from error
 
     def evaluate(self, batch: Any) -> dict[str, tuple[Any, Any]]:
         """See `Strategy`."""

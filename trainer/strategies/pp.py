@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from torch.distributed.pipelining.stage import build_stage
 from torch.utils.data import default_collate
@@ -42,6 +43,7 @@ class PpStrategy(MessageStrategy):
         owners = [number % world.size for number in range(count)]
         self.last = world.rank == world.size - 1
         whole = self.build_model()
+        _refuse_extra_state(whole, task)
         same_weights(whole)
         inputs = model_inputs(_example(dataset, task, cfg), task)
         self.shapes = [tuple(value.shape) for value in inputs]
@@ -174,6 +176,15 @@ def _check(task: Task, cfg: Config, world: World, accumulation: int) -> None:
             f"--strategy pp takes micro-batches of one size: a global batch of {cfg.global_batch} is not a "
             f"multiple of {cfg.micro_batch}"
         )
+
+
+def _refuse_extra_state(model: Any, task: Task) -> None:
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            raise JobError(
+                f"job {task.name}: {name or 'the model'} has get_extra_state, whose state is lost where "
+                "--strategy pp traces the model: keep it in a buffer, or use another strategy"
+            )
 
 
 def _example(dataset: Any, task: Task, cfg: Config) -> Any:

@@ -116,7 +116,7 @@ class Strategy(ABC):
         *gradients, loss, count = sums
         means = [gradient / tf.cast(count, gradient.dtype) for gradient in gradients]
         norm = tf.linalg.global_norm(means)
-        good = tf.math.is_finite(loss / count) & tf.math.is_finite(norm)
+        good = tf.math.is_finite(loss / count) & (count > 0) & tf.math.is_finite(norm)
         if self.cfg.grad_clip:
             share = tf.minimum(self.cfg.grad_clip / (norm + 1e-6), 1.0)
             means = [mean * tf.cast(share, mean.dtype) for mean in means]

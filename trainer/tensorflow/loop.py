@@ -16,7 +16,7 @@ import numpy as np
 
 from ..batches import BatchPlan, step_seed
 from ..config import Config
-from ..errors import CheckpointError, NonFiniteError
+from ..errors import CAN_SKIP, CheckpointError, NonFiniteError
 from ..folder import Position
 from ..pace import Pace, is_due
 from ..progress import Progress
@@ -112,7 +112,7 @@ class Loop:
     def _take(self, numbers: Numbers) -> None:
         step = numbers.step
         mean = numbers.loss_sum / numbers.count if numbers.count else math.nan
-        if math.isfinite(mean) and math.isfinite(numbers.norm):
+        if math.isfinite(mean) and numbers.count > 0 and math.isfinite(numbers.norm):
             self.skipped_in_a_row = 0
         else:
             self._take_bad(numbers)
@@ -127,7 +127,8 @@ class Loop:
         self.skipped += 1
         self.skipped_in_a_row += 1
         if self.cfg.on_nan == "stop":
-            self._refuse(numbers.step, loss, f"{what}; stopped before it reached the weights")
+            why = f"{what}; stopped before it reached the weights"
+            self._refuse(numbers.step, loss, why, CAN_SKIP)
         if self.skipped_in_a_row >= PATIENCE:
             why = (
                 f"{what}; that makes {PATIENCE} steps in a row that were skipped; lower the learning rate, "
@@ -146,11 +147,13 @@ class Loop:
             return f"the loss of step {step} is {where}", bad[0][1]
         if not math.isfinite(numbers.loss_sum):
             return f"the loss of step {step} is {numbers.loss_sum}", numbers.loss_sum
+        if numbers.count < 0:
+            return f"what the job's loss counted in step {step} is {numbers.count:g}", None
         if numbers.count == 0:
             return f"the job's loss counted nothing in step {step}", None
         return f"the gradients of step {step} are not finite, although the loss is", None
 
-    def _refuse(self, step: int, loss: float | None, why: str) -> NoReturn:
+    def _refuse(self, step: int, loss: float | None, why: str, advice: str = "") -> NoReturn:
         self._end_save()
         self.progress.record("train", step, loss=loss)
         last = (
@@ -158,7 +161,7 @@ class Loop:
             if self.saved_step
             else "nothing was saved since"
         )
-        raise NonFiniteError(f"{why}, and {last}")
+        raise NonFiniteError(f"{why}, and {last}{advice}")
 
     def _settle(self) -> None:
         """See all steps to their end."""

@@ -142,7 +142,7 @@ class Mirrored(Strategy):
         context = tf.distribute.get_replica_context()
         sums = list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
         loss, count, norm = self._finish(sums, rate, number)
-        good = tf.math.is_finite(loss / count) & tf.math.is_finite(norm)
+        good = tf.math.is_finite(loss / count) & (count > 0) & tf.math.is_finite(norm)
         return tf.stack([loss, count, norm, values[-2], tf.cast(good, tf.float32)])
 
     def _measure_on_all(self, batch: Any) -> Any:

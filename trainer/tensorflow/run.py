@@ -8,7 +8,7 @@ from contextlib import closing
 
 import tensorflow as tf
 
-from .. import strategies
+from .. import leaving, strategies
 from ..batches import BatchPlan, Order
 from ..config import Config
 from ..contract import Task, check_dataset
@@ -46,12 +46,13 @@ def run(cfg: Config) -> None:
             serve(cfg, own, stop)
             return
         member = own.member()
-    task = contract.load(cfg.task)
-    with closing(Progress(member)) as progress:
+    with leaving.watched(cfg.task, cfg.steps) as watch, closing(Progress(member)) as progress:
+        task = contract.load(cfg.task)
         progress.record("init", 0)
         strategy: Strategy = strategies.lookup(cfg.strategy).load()(cfg)
         with closing(strategy):
             loop = prepare(cfg, task, strategy, progress, stop, member)
+            watch.position = lambda: loop.position.step
             if loop.position.step >= cfg.steps:
                 done = f"{loop.position.step} of {cfg.steps} steps are done"
                 progress.say(f"{done}: nothing is left to do; raise --steps to go on")
