@@ -46,8 +46,9 @@ pytest: $(VENV)/ready-dev
 slow: $(VENV)/ready-dev ## the tests that take longer
 	$(BIN)/pytest -m "slow and not bench and not heavy" $(PARALLEL) $(ARGS)
 
+# Most of a scenario is waiting; each worker takes the next one when it is free.
 stalls: $(VENV)/ready-dev ## every scenario of a run that stalls, fails or only takes long
-	$(BIN)/pytest tests/e2e/stalls/test_stall_bank.py -n 2 --dist load $(ARGS)
+	$(BIN)/pytest tests/e2e/stalls/test_stall_bank.py -n 4 --dist load --maxschedchunk 1 --rerun-except WRONG $(ARGS)
 
 heavy: $(VENV)/ready-dev ## the tests that need Horovod or TensorFlow, in environments that are built once
 	$(BIN)/python tests/heavy.py $(HEAVY) $(ARGS)

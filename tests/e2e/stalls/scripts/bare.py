@@ -55,7 +55,7 @@ def spawned(local, port):
 
 if __name__ == "__main__":
     if what == "no-torch":
-        time.sleep(45)
+        time.sleep(38)
     elif what == "no-optimizer":
         exchange(1)
     elif what == "no-optimizer-healthy":

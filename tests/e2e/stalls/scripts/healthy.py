@@ -13,10 +13,14 @@ what = sys.argv[1]
 
 
 def burn(seconds):
+    """Half of a core, so that others can be played meanwhile."""
     until = time.monotonic() + seconds
     matrix = torch.ones(64, 64)
     while time.monotonic() < until:
-        matrix = torch.tanh(matrix @ matrix)
+        pause = time.monotonic() + 0.05
+        while time.monotonic() < pause:
+            matrix = torch.tanh(matrix @ matrix)
+        time.sleep(0.05)
 
 
 def evaluate(seconds):
@@ -44,6 +48,7 @@ def tokenize(seconds):
     while time.monotonic() < until:
         for word in ("the " * 2000).split():
             counts[word] = counts.get(word, 0) + 1
+        time.sleep(0.001)
 
 
 def chatter(seconds):
@@ -57,14 +62,14 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 if what == "tokenize":
     if rank == 0:
-        tokenize(35)
+        tokenize(33)
     dist.barrier()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-steps = {"very-slow": 9, "accumulate": 10}.get(what, 30)
+steps = {"very-slow": 8, "accumulate": 8, "uneven": 20}.get(what, 25)
 for step in range(1, steps + 1):
     if what == "long-start" and step == 1:
-        crunch(35)
+        crunch(33)
     if what == "warm-up" and step <= 4:
         crunch(7 - step)
     if what == "uneven":
@@ -82,13 +87,13 @@ for step in range(1, steps + 1):
     time.sleep(0.2)
     if step == 15:
         if what == "evaluate" or (what == "evaluate-on-0" and rank == 0):
-            evaluate(14)
+            evaluate(11)
         if what == "crunch":
-            crunch(25)
+            crunch(16)
         if what == "save" and rank == 0:
-            save_checkpoint(14)
+            save_checkpoint(11)
         if what == "chatter" and rank == 0:
-            chatter(14)
+            chatter(11)
         if what in ("evaluate-on-0", "save", "chatter"):
             dist.barrier()
     with open(f"step{rank}", "w") as file:
