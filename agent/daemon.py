@@ -198,6 +198,7 @@ class Daemon:
             agent=self._cost.read([os.getpid(), *self._watcher.supervisors()]),
             pids=part.pids,
         )
+        self._watcher.host.add(sample)
         self._sample_line = wire.encode(sample)
         self._sampled = now
         for viewer in list(self._viewers):
@@ -245,6 +246,7 @@ class Daemon:
                 stalled.hold(rank.rank for rank in found.ranks if rank.gil_free is False)
                 told = stalled.conclude(diagnose(found))
                 if told is not None:
+                    self._watcher.keep(key)
                     await actions.in_thread(inquiry.record, attempt, found, told)
                     self._look()
             if self._watcher.stalls().get(key) is stalled and not self._leaving.is_set():

@@ -35,6 +35,7 @@ async def evidence(services: Services, viewer: Viewer, params: EvidenceOf) -> Re
         known = [Known(sample) for sample in samples]
         found = await in_thread(inquiry.evidence, attempt, known, status.gpus, 0.0)
         return {"evidence": wire.to_json(found), "alarm": None}
+    services.watcher.keep((attempt.run, attempt.number))
     known = stalled.known(time.monotonic())
     found = await in_thread(inquiry.evidence, attempt, known, status.gpus, stalled.allowed)
     stalled.hold(rank.rank for rank in found.ranks if rank.gil_free is False)

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import time
-from typing import Any, Dict, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import ending, files, prepare, signals, values, wire
-from .attempt import Attempt
+from . import ending, files, prepare, signals, telemetry, values, wire
+from .attempt import Attempt, Condition
 from .diagnosis import Diagnosis, crash, diagnose, xid
 from .diagnosis.evidence import Evidence, Gpu, Host, Rank
+from .signals import ras
 from .signals.look import WINDOW_SECONDS, Known
 
 MAX_BYTES = wire.MAX_LINE - 4096
@@ -29,6 +32,9 @@ RHYTHM = "rhythm.json"
 
 MAX_USUAL_SECONDS = 3600.0
 
+SOON_SECONDS = 60.0
+"""So long after the end of an attempt what is reported of a GPU may still be its doing."""
+
 
 def evidence(
     attempt: Attempt, known: Sequence[Known], gpus: Sequence[wire.GpuSample], allowed: float
@@ -36,10 +42,27 @@ def evidence(
     """Look at the ranks of an attempt on this host. Blocks for a second and a bit: call it in a thread."""
     placement = attempt.placement()
     name = placement.nodes[placement.node_rank].name if placement is not None else ""
-    began = attempt.condition().started
-    by_index = {gpu.index: _gpu(gpu, began) for gpu in gpus}
+    kept = telemetry.kept(attempt.dir)
+    by_index = {gpu.index: gpu for gpu in _gpus(attempt.condition(), gpus, kept)}
     cwd = attempt.resolved().get("cwd")
-    ranks, stuck = signals.gather(attempt.dir, name, known, by_index, cwd if isinstance(cwd, str) else "")
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        nccl = pool.submit(ras.status, [one.sample.pid for one in known if _on_gpu(one)])
+        ranks, stuck = signals.gather(attempt.dir, name, known, by_index, cwd if isinstance(cwd, str) else "")
+        told = nccl.result()
+    ranks = tuple(
+        rank
+        if rank.state in ("starting", "running")
+        else dataclasses.replace(rank, memory=telemetry.memory_of(kept, rank.rank))
+        for rank in ranks
+    )
+    host = Host(
+        name,
+        True,
+        memory_limit_bytes=telemetry.memory_limit(kept),
+        oom_kills=_oom_kills(attempt),
+        stuck_sockets=stuck,
+        nccl_ras=told,
+    )
     world_size = attempt.resolved().get("world_size")
     return fitting(
         Evidence(
@@ -49,7 +72,7 @@ def evidence(
             world_size=world_size if isinstance(world_size, int) else len(ranks),
             window_seconds=WINDOW_SECONDS,
             ranks=ranks,
-            hosts=(Host(name, True, oom_kills=_oom_kills(attempt), stuck_sockets=stuck),),
+            hosts=(host,),
             allowed_seconds=allowed,
         )
     )
@@ -158,14 +181,34 @@ def _oom_kills(attempt: Attempt) -> int:
     return max(0, now - before) if now is not None and isinstance(before, int) else 0
 
 
-def _gpu(sample: wire.GpuSample, began: float) -> Gpu:
-    worst = xid.worst([(each.time, each.code) for each in sample.xids if each.time >= began])
-    return Gpu(
-        sample.index,
-        sample.state,
-        sample.utilization_percent,
-        sample.power_watts,
-        sample.power_limit_watts,
-        xid=None if worst is None else worst[1],
-        xid_time=None if worst is None else worst[0],
+def _on_gpu(one: Known) -> bool:
+    return one.sample.gpu is not None and one.sample.state == "running" and one.sample.pid is not None
+
+
+def _gpus(when: Condition, live: Sequence[wire.GpuSample], kept: Mapping[str, object]) -> List[Gpu]:
+    """The GPUs during an attempt; of one that is over for long only what went wrong with them in its time."""
+    until = math.inf if when.ended is None else when.ended + SOON_SECONDS
+    over = time.time() > until
+    seen: Dict[int, List[Tuple[float, int]]] = {gpu.index: [] for gpu in live if not over}
+    for index, at, code in [
+        *((gpu.index, each.time, each.code) for gpu in live for each in gpu.xids),
+        *telemetry.xids_of(kept),
+    ]:
+        if when.started <= at <= until and (at, code) not in seen.get(index, ()):
+            seen.setdefault(index, []).append((at, code))
+    now = {gpu.index: gpu for gpu in live if not over}
+    return [_gpu(index, now.get(index), xids) for index, xids in seen.items()]
+
+
+def _gpu(index: int, sample: Optional[wire.GpuSample], seen: Sequence[Tuple[float, int]]) -> Gpu:
+    at, code = xid.worst(seen) or (None, None)
+    found = Gpu(index, "ok", xid=code, xid_time=at)
+    if sample is None:
+        return found
+    return dataclasses.replace(
+        found,
+        state=sample.state,
+        utilization_percent=sample.utilization_percent,
+        power_watts=sample.power_watts,
+        power_limit_watts=sample.power_limit_watts,
     )

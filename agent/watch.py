@@ -7,7 +7,7 @@ import os
 import time
 from typing import Dict, List, Sequence, Set, Tuple
 
-from . import files, inquiry, ranks, runs, stall, wire
+from . import files, inquiry, ranks, runs, stall, telemetry, wire
 from .attempt import Attempt
 
 MAX_RUNS = wire.KNOWN_RUNS
@@ -39,6 +39,9 @@ class Watcher:
         self._ranks: Dict[str, wire.Ranks] = {}
         self._samplers: Dict[Key, ranks.RankSampler] = {}
         self._stalls: Dict[Key, stall.StallWatch] = {}
+        self.host = telemetry.HostRecord()
+        """The host's last minutes, for whoever takes its samples to add to."""
+        self._records: Dict[Key, telemetry.RanksRecord] = {}
         self._failing: Dict[Key, str] = {}
         """Attempts of which a rank has failed while others still live, and what is said of it."""
         self._events: Dict[Key, int] = {}
@@ -129,6 +132,7 @@ class Watcher:
         for key, attempt in live.items():
             if key not in self._samplers:
                 self._samplers[key] = self._sampler(attempt)
+                self._records[key] = telemetry.RanksRecord()
                 spec = attempt.launch_spec()
                 fixed = spec.stall_seconds if spec is not None else 0.0
                 self._stalls[key] = stall.StallWatch(fixed, inquiry.kept_rhythm(attempt))
@@ -137,13 +141,15 @@ class Watcher:
             sample = sampler.sample(gpus)
             messages += [sample, *sampler.new_progress()]
             self._ranks[sample.run] = sample
+            if self._records[key].add(sample.time, sample.ranks) or key not in live:
+                self.keep(key)
             self._stalls[key].observe(sample.ranks, sampler.told(), time.monotonic())
             failing = inquiry.failing(live[key], sample.ranks) if key in live else ""
             changed = changed or failing != self._failing.get(key, "")
             self._failing[key] = failing
             if key not in live:
                 sampler.close()
-                del self._samplers[key], self._stalls[key], self._failing[key]
+                del self._samplers[key], self._stalls[key], self._failing[key], self._records[key]
         return messages + self.look() if changed else messages
 
     def ranks_of(self, attempt: Attempt) -> List[wire.RankSample]:
@@ -154,6 +160,11 @@ class Watcher:
             sample = sampler.sample()
             sampler.close()
         return list(sample.ranks)
+
+    def keep(self, key: Key) -> None:
+        """Write the last minutes of a live attempt, and of the host, into its folder."""
+        if key in self._records:
+            telemetry.keep(self.attempt(*key).dir, self.host, self._records[key])
 
     def stalls(self) -> Dict[Key, stall.StallWatch]:
         """The live attempts, and what is known of their progress."""

@@ -28,12 +28,12 @@ def is_consequence(rank: Rank) -> bool:
     """Whether this end follows from that of another rank, as far as its own words tell."""
     if rank.exit_code in (SIGTERM, 128 - SIGTERM):
         return True
-    return bool(CONSEQUENCE.search(f"{rank.error_type}: {rank.error_message}"))
+    return bool(CONSEQUENCE.search(f"{rank.error_type}: {rank.error_message} {rank.last_words}"))
 
 
 def out_of_memory(rank: Rank, oom_kills: int) -> bool:
     """Whether it ended for want of memory: it says so itself, or the kernel killed it."""
-    if MEMORY.search(f"{rank.error_type}: {rank.error_message}"):
+    if MEMORY.search(f"{rank.error_type}: {rank.error_message} {rank.last_words}"):
         return True
     killed = rank.state == "lost" or rank.exit_code in (SIGKILL, 128 - SIGKILL)
     return killed and oom_kills > 0

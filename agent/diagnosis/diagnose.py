@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Callable, Optional, Tuple
 
-from . import ends, health, places, stalls, waiting
+from . import ends, health, places, ras, stalls, waiting
 from .case import Case
 from .evidence import Evidence, Rank
-from .verdict import Diagnosis, Position, RankPart
+from .verdict import Diagnosis, Finding, Position, RankPart
 
 Rule = Callable[[Case], Optional[Diagnosis]]
 
@@ -24,8 +24,19 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     for rule in RULES:
         found = rule(case)
         if found is not None:
-            return dataclasses.replace(found, ranks=tuple(_part(rank) for rank in evidence.ranks))
+            more = _of_nccl(evidence) if found.alarming else ()
+            ranks = tuple(_part(rank) for rank in evidence.ranks)
+            return dataclasses.replace(found, evidence=(*found.evidence, *more), ranks=ranks)
     raise AssertionError("the last rule always has an answer")
+
+
+def _of_nccl(evidence: Evidence) -> Tuple[Finding, ...]:
+    """What NCCL says itself: it says the same on all hosts."""
+    reports = [host.nccl_ras for host in evidence.hosts if host.nccl_ras]
+    if not reports:
+        return ()
+    said = next(filter(None, map(ras.trouble, reports)), "it reports no error")
+    return (Finding(None, "nccl-ras", f"NCCL: {said}"),)
 
 
 def _part(rank: Rank) -> RankPart:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List, Optional, Sequence
 
-from . import crash, xid
+from . import crash, memory, xid
 from .case import Case, is_, named, seen, verdict_on
 from .evidence import Rank
 from .verdict import Diagnosis, Finding
@@ -66,11 +66,18 @@ def _said(rank: Rank) -> str:
     return said or _end_words(rank)
 
 
+def _memory(case: Case, rank: Rank) -> str:
+    host = case.hosts.get(rank.host)
+    return memory.words(rank, None if host is None else host.memory_limit_bytes)
+
+
 def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
     first = failures[0]
     kills = case.hosts[first.host].oom_kills if first.host in case.hosts else 0
     said = _said(first)
     findings = [seen(first, "exit", said)]
+    if first.last_words:
+        findings.append(seen(first, "log", first.last_words))
     if first.gpu is not None and first.gpu.xid not in (None, xid.CONSEQUENCE):
         findings.append(seen(first, "gpu", _gpu(case, first)))
     findings += [
@@ -82,21 +89,19 @@ def _failure(case: Case, failures: List[Rank]) -> Diagnosis:
     if crash.out_of_memory(first, kills):
         if kills:
             findings.append(Finding(None, "memory", f"the kernel killed {kills} for want of memory"))
-        return verdict_on(
-            case,
-            "out-of-memory",
-            [first],
-            0.95,
-            f"{who} ran out of memory: {said}",
-            findings,
-        )
+        grew = _memory(case, first)
+        if grew:
+            findings.insert(0, seen(first, "memory", f"{who} {grew}"))
+        how = f"it {grew}" if grew and not first.error_type else said
+        return verdict_on(case, "out-of-memory", [first], 0.95, f"{who} ran out of memory: {how}", findings)
     broken = [rank for rank in failures if _broke_it(rank)]
     if broken:
         return _faulty(case, broken, [finding for finding in findings if finding.signal == "exit"])
     if crash.lost_worker(first):
         return verdict_on(case, "data-starved", [first], 0.95, f"{who} lost its data: {said}", findings)
     if first.state == "lost" or (first.exit_code is not None and first.exit_code < 0):
-        return verdict_on(case, "dead", [first], 0.95, f"{who} {_end_words(first)}", findings)
+        why = f": {first.last_words}" if first.last_words else ""
+        return verdict_on(case, "dead", [first], 0.95, f"{who} {_end_words(first)}{why}", findings)
     return verdict_on(case, "exited-early", [first], 0.95, f"{who} failed first: {said}", findings)
 
 
@@ -117,6 +122,9 @@ def zombie(case: Case) -> Optional[Diagnosis]:
     ]
     kills = sum(case.hosts[rank.host].oom_kills for rank in dead if rank.host in case.hosts)
     if kills:
+        findings += [
+            seen(rank, "memory", f"{named([rank])} {_memory(case, rank)}") for rank in dead if rank.memory
+        ]
         return verdict_on(
             case, "out-of-memory", dead, 0.8, f"{named(dead)} was killed for want of memory", findings
         )

@@ -95,6 +95,14 @@ class Gpu:
 
 
 @dataclasses.dataclass(frozen=True)
+class Memory:
+    """What a rank had of memory at one moment: seconds since the epoch by the host's clock."""
+
+    time: float
+    rss_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Rank:
     """One rank. Shares and differences are between two looks, `Evidence.window_seconds` apart."""
 
@@ -143,6 +151,10 @@ class Rank:
     """Whether its torch keeps a flight record, however empty."""
     children: Tuple[Child, ...] = ()
     gpu: Optional[Gpu] = None
+    memory: Tuple[Memory, ...] = ()
+    """Of a rank that is over the last minutes, oldest first."""
+    last_words: str = ""
+    """The line of its log that says why it ended, where it could not say so itself."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,12 +165,16 @@ class Host:
     reachable: bool
     silent_seconds: float = 0.0
     """Since the last message, as its viewer sees it."""
+    memory_limit_bytes: Optional[int] = None
+    """What all processes of the attempt's control group together may use, or what the machine has."""
     oom_kills: int = 0
     """Processes of the attempt's control group that were killed for want of memory since it began."""
     clock_offset: float = 0.0
     """Seconds by which its clock is ahead of the viewer's."""
     stuck_sockets: Tuple[str, ...] = ()
     """Connections of its ranks whose bytes nobody acknowledges: `rank 3 -> 10.0.0.5:4123`."""
+    nccl_ras: str = ""
+    """What NCCL says of all ranks with which its ranks are connected: lines, see `ras`."""
 
 
 @dataclasses.dataclass(frozen=True)

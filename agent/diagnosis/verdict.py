@@ -22,7 +22,7 @@ class Finding:
     rank: Optional[int]
     """None for what is about a host or about all ranks."""
     signal: str
-    """Where it was seen: process, stack, collective, log, gpu, memory, host, progress, exit."""
+    """Where it was seen: process, stack, collective, log, gpu, memory, host, progress, exit, nccl-ras."""
     text: str
 
 

@@ -17,7 +17,7 @@ from .. import files, process, wire
 from ..diagnosis import places
 from ..diagnosis.evidence import Child, Frame, Gpu, Group, Rank, Thread
 from ..ranks import STEPS, STEPS_MAGIC
-from . import flight, sockets, stacks
+from . import flight, sockets, stacks, words
 
 WINDOW_SECONDS = 1.0
 """Between the two looks."""
@@ -166,6 +166,7 @@ def _rank(
         groups=second.groups or (),
         recorded=second.groups is not None,
         gpu=gpus.get(sample.gpu) if sample.gpu is not None else None,
+        last_words="" if error or not _fell(sample) else words.last_words(folder + ".log"),
     )
     if rank.state != "running" or rank.process_state in ("", "Z", "X"):
         return rank
@@ -175,6 +176,11 @@ def _rank(
         gil_free=gil_free,
         children=_workers(folder, first.children, second.children, seconds, starved, cwd),
     )
+
+
+def _fell(sample: wire.RankSample) -> bool:
+    """Whether it is over, and not as it should be."""
+    return sample.state == "lost" or (sample.state == "exited" and sample.exit_code != 0)
 
 
 def _older(known: Known, seconds: float) -> Known:
