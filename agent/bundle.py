@@ -42,7 +42,7 @@ ALONE = frozenset(
     (
         *("__init__", "__main__", "packed"),  # what finds the others
         *("connect", "instance", "paths", "version"),  # every connection pays for what the relay loads
-        *("nvml", "driver", "survey"),  # and every host with GPUs for this child
+        *("nvml", "driver", "survey", "xids"),  # and every host with GPUs for this child
         *("rank", "process_launcher"),  # are written into an attempt
     )
 )

@@ -59,3 +59,11 @@ def test_the_text_is_given_back_after_each_import(python: str, pyz: Path) -> Non
         *4 * ["None None"],
         "no module agent.nothing here",
     ]
+
+
+def test_the_relay_and_the_nvml_child_need_none_of_them(python: str, pyz: Path) -> None:
+    code = (
+        "import agent.connect, agent.nvml; finder = sys.meta_path[-1]\n"
+        "print([name for name, module in sys.modules.items() if getattr(module, '__loader__', 0) is finder])"
+    )
+    assert ask(python, pyz, code) == "[]\n"
