@@ -92,15 +92,16 @@ def failing(attempt: Attempt, samples: Sequence[wire.RankSample]) -> str:
             error, bad = files.read_json(path) or {}, True
             state, code = ("exited", code or 1) if error else (state, code)
         kind, message = (str(error.get(name, ""))[: wire.MAX_TEXT] for name in ("type", "message"))
-        ended = files.changed_at(path) if error else None
-        rank = Rank(sample.rank, "", state, exit_code=code, ended=ended)
+        ended = files.changed_at(os.path.join(os.path.dirname(path), "exit.json")) or files.changed_at(path)
+        rank = Rank(sample.rank, "", state, exit_code=code, ended=ended or None)
         ranks.append(dataclasses.replace(rank, error_type=kind, error_message=message))
     if not bad:
         return ""
     host = Host("", True, oom_kills=_oom_kills(attempt))
     found = Evidence(attempt.run, attempt.number, time.time(), len(ranks), 0.0, tuple(ranks), (host,))
-    first = crash.first(found)
-    return "" if first is None or crash.is_consequence(first) else diagnose(found).sentence
+    said, first = diagnose(found), crash.first(found)
+    sure = first is not None and (not crash.is_consequence(first) or said.culprits != (first.rank,))
+    return said.sentence if sure else ""
 
 
 def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:

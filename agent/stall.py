@@ -32,13 +32,16 @@ MIN_PAUSES, MIN_STEPS = 3, 5
 EARLY_SECONDS = 6.0
 """No rank is late earlier by a first idea of the rhythm."""
 
+HALF_TICK_SECONDS = 0.5
+"""Samples come about twice that apart."""
+
 MIN_ASK_SECONDS, ASK_SECONDS = 1.0, 10.0
 """Between two questions to a rank that shows no steps for its collectives: an answer may have a megabyte."""
 
 ASK_SHARE = 0.00012
 """Of a core: as much as the questions may take here. A rank takes 16 times as much to answer them."""
 
-MIN_HEARD, HEARD_SECONDS = 4, 10.0
+MIN_HEARD, HEARD_SECONDS = 3, 10.0
 """As `MIN_PAUSES` and `MIN_SECONDS`, of what is known by such questions."""
 
 AHEAD_SECONDS = 0.8
@@ -208,7 +211,7 @@ class StallWatch:
 
     def mute(self, now: float) -> Optional[int]:
         """A rank that shows no steps and is to be asked now for its collectives; None at most times."""
-        if self._asking or now - self._asked < self._ask_pause:
+        if self._asking or now - self._asked < self._ask_pause - HALF_TICK_SECONDS:
             return None
         running = [p.sample for p in self._pulses.values() if p.sample and p.sample.state == "running"]
         if not running or any(sample.step is not None for sample in running):

@@ -55,6 +55,15 @@ def test_of_several_the_earliest_counts(attempt: Attempt) -> None:
     assert inquiry.failing(attempt, RUNNING) == "rank 1 failed first: ValueError: early"
 
 
+def test_who_left_without_a_word_comes_before_what_follows_from_it(attempt: Attempt) -> None:
+    path = Path(attempt.dir, "rank1", "exit.json")
+    path.write_text('{"code": 0}')
+    os.utime(path, (1000.0, 1000.0))
+    fail(attempt, 0, "RuntimeError", "Connection closed by peer", at=1000.5)
+    said = inquiry.failing(attempt, samples("running", "exited", "running", codes=(None, 0, None)))
+    assert said.startswith("rank 1 ended without an error before the others, which then failed: RuntimeError")
+
+
 def test_a_rank_that_is_gone_without_a_word(attempt: Attempt) -> None:
     said = inquiry.failing(attempt, samples("running", "lost", "running"))
     assert said.startswith("rank 1 is gone without a word")

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -162,16 +161,15 @@ class Stage:
             return self._judged(self._asked(), 0.0)
         if scenario.silent_for:
             return self._silence()
-        told = self.viewer.until(
-            wire.Run,
-            lambda told: told.run == self.run and (told.state == "stalled" or told.state in wire.END_STATES),
-            END_SECONDS,
-        )
+        told = self._told_of_trouble(failing=not scenario.healthy)
         if scenario.healthy:
             return self._healthy_end(told)
         seen = time.time()
+        early = told.reason if told.state == "running" else ""
+        if early:  # the first failure is shown before its consequences are over
+            told = self._told_of_trouble()
         found = self._alarm() if told.state == "stalled" else self._asked()
-        if told.state != "stalled":
+        if told.state != "stalled" and not early:
             seen = time.time()
         if begun is None:
             path = self.folder / "begun"
@@ -180,7 +178,24 @@ class Stage:
         outcome = self._judged(found, seen - begun)
         if outcome.ok and (again.verdict, again.culprits) != (found.verdict, found.culprits):
             return dataclasses.replace(outcome, wrong=f"asked again: {again.verdict}: {again.sentence}")
+        if outcome.ok and early and not any(f"rank {rank} " in early for rank in found.culprits):
+            return dataclasses.replace(outcome, wrong=f"at first: {early}")
         return outcome
+
+    def _told_of_trouble(self, *, failing: bool = False) -> wire.Run:
+        """Wait until the run is stalled or over, with `failing` also for a rank that is."""
+        return self.viewer.until(
+            wire.Run,
+            lambda told: (
+                told.run == self.run
+                and (
+                    told.state == "stalled"
+                    or told.state in wire.END_STATES
+                    or (failing and told.state == "running" and bool(told.reason))
+                )
+            ),
+            END_SECONDS,
+        )
 
     def _healthy_end(self, told: wire.Run) -> Outcome:
         if told.state == "stalled":
@@ -198,7 +213,7 @@ class Stage:
                 timeout=self.scenario.silent_for,
             )
             return Outcome(self.scenario, told.state, (), None, told.reason, f"{told.state}: {told.reason}")
-        return Outcome(self.scenario, "healthy", (), None, "nothing was said")
+        return self._judged(self._asked(), 0.0)
 
     def _judged(self, found: Diagnosis, seconds: float) -> Outcome:
         scenario = self.scenario
@@ -261,9 +276,6 @@ class Stage:
             "cwd": str(self.folder),
             "env": {"OMP_NUM_THREADS": "1"},
         }
-        if scenario.script == "bare.py" and "spawn" in scenario.args:
-            with socket.create_server(("127.0.0.1", 0)) as server:
-                spec["args"] = [*scenario.args, str(server.getsockname()[1])]
         if scenario.task:
             options = ("--task", str(SCRIPTS / scenario.script), "--steps", "60", "--micro-batch", "4")
             spec.update(
