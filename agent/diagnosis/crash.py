@@ -16,7 +16,9 @@ CONSEQUENCE = re.compile(
 )
 """What ranks say that lost another."""
 
-MEMORY = re.compile(r"OutOfMemoryError|out of memory|MemoryError|DefaultCPUAllocator|Cannot allocate", re.I)
+MEMORY = re.compile(
+    r"OutOfMemoryError|out of memory|MemoryError|DefaultCPUAllocator|Cannot allocate|bad_alloc", re.I
+)
 
 WORKER = re.compile(r"DataLoader worker .{0,80}(killed|exited)", re.I)
 """What torch says when a process that makes batches is gone."""

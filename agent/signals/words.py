@@ -47,7 +47,8 @@ def in_text(text: str) -> str:
         after = next((each.strip() for each in lines[number + 1 : number + 4] if WHAT in each), "")
         if found.startswith(THROWN):
             kind = found[len(THROWN) :].strip("'\"")
-            found = f"{kind}: {after.partition(WHAT)[2].strip()}" if after else kind
+            said = after.partition(WHAT)[2].strip()
+            found = f"{kind}: {said}" if said not in ("", kind) else kind
         found = "".join(c if c.isprintable() else " " for c in found.replace(WHAT, "", 1))
         return found.strip()[:MAX_LINE]
     return ""

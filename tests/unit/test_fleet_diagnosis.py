@@ -343,6 +343,7 @@ def test_the_bundle_has_what_is_there_without_secrets_and_names_what_is_not(
         "attempts/2/spec.json": json.dumps(spec).encode(),
         "attempts/2/rank0.log": log,
         "attempts/2/stall-1.json": b"{}",
+        "attempts/2/telemetry.json": b"{}",
         "attempts/2/secrets.json": b"never",
         "attempts/2/rank0/error.json": b"{}",
         "attempts/2/rank0/model.pt": b"never",
@@ -363,7 +364,7 @@ def test_the_bundle_has_what_is_there_without_secrets_and_names_what_is_not(
     assert set(files) == {
         "README.txt", "diagnosis.json", "a/evidence.json", "a/host.json", "a/stacks/rank0.txt",
         "a/stacks/rank1.txt", "a/spec.json", "a/rank0.log", "a/stall-1.json", "a/rank0/error.json",
-        "b/host.json",
+        "a/telemetry.json", "b/host.json",
     }  # fmt: skip
     assert files["a/rank0.log"] == b"key (removed) end\n"
     kept = json.loads(files["a/spec.json"])

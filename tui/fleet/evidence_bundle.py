@@ -42,7 +42,8 @@ MAX_FILES = 4000
 """Of one host."""
 
 TAKEN = re.compile(
-    r"(events\.jsonl|(spec|supervisor|launcher|exit|stop|stall-\d{1,3})\.json|(launcher|rank\d{1,5})\.log"
+    r"(events\.jsonl|(spec|supervisor|launcher|exit|stop|telemetry|stall-\d{1,3})\.json"
+    r"|(launcher|rank\d{1,5})\.log"
     r"|rank\d{1,5}/((rank|exit|error)\.json|stacks\.txt|progress\.jsonl))\Z"
 )
 """Files of an attempt's folder that are taken along: `secrets.json` is not, nor is what ranks write."""
@@ -153,6 +154,9 @@ def _contents(report: Report, fetched: Mapping[str, _Fetched], missing: Iterable
             told["alarm"] = {} if part.alarm is None else dataclasses.asdict(part.alarm)
             contents[f"{host}/evidence.json"] = _json(told)
             contents |= _stacks(host, part.evidence)
+            reports = [one.nccl_ras for one in part.evidence.hosts if one.nccl_ras]
+            if reports:
+                contents[f"{host}/nccl-ras.txt"] = "\n".join([*reports, ""]).encode()
         contents[f"{host}/host.json"] = _json(_host(part))
         for path, data in fetched[host].files.items() if host in fetched else ():
             contents[f"{host}/{path}"] = data
@@ -212,7 +216,9 @@ def _readme(report: Report, missing: Iterable[str]) -> bytes:
         f"{report.diagnosis.verdict}: {report.diagnosis.sentence}\n\n"
         "diagnosis.json      the verdict on all ranks together\n"
         "HOST/evidence.json  what the verdict rests on; stacks/ has the Python stacks in it as text\n"
-        "HOST/host.json      the host's telemetry\n"
+        "HOST/host.json      the host's newest telemetry, and what was seen of it from here\n"
+        "HOST/telemetry.json the last minutes as the host kept them: GPUs, memory, CPU, the ranks' steps\n"
+        "HOST/nccl-ras.txt   what NCCL said of its ranks, where it can\n"
         "HOST/...            files of the attempt's folder; of logs the last 256 KiB\n\n"
         f"Values of secrets that could be known were replaced by {REMOVED}. What a program of yours has\n"
         "printed may still hold what nobody else should read: look before you send it.\n\n"

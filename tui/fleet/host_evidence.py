@@ -52,9 +52,11 @@ def read(
     believed = Host(
         host,
         True,
+        memory_limit_bytes=told.memory_limit_bytes,
         oom_kills=max(0, told.oom_kills),
         clock_offset=offset,
         stuck_sockets=tuple(map(_line, told.stuck_sockets[:MAX_SOCKETS])),
+        nccl_ras=_lines(told.nccl_ras),
     )
     kept = tuple(ranks[number] for number in sorted(ranks))
     return dataclasses.replace(found, ranks=kept, hosts=(believed,)), called, notes
