@@ -186,6 +186,8 @@ def torchrun_env(plan: Plan) -> Dict[str, str]:
         env.update(nodes.interface_env(plan.placement))
     if _release(plan.interpreter.torch or "") >= (2, 10):
         env.update(TORCH_FR_BUFFER_SIZE=entries, TORCH_FR_DUMP_TEMP_FILE=dump)
+    if plan.devices:  # else all jobs of this host answer at the same port, each for another
+        env["NCCL_RAS_ADDR"] = f"localhost:{free_port()}"
     else:  # newer ones warn that these names are deprecated
         env.update(TORCH_NCCL_TRACE_BUFFER_SIZE=entries, TORCH_NCCL_DEBUG_INFO_TEMP_FILE=dump)
     return env

@@ -89,6 +89,13 @@ def test_what_the_user_sets_wins(home: str, project: Path, monkeypatch: pytest.M
     assert "OMP_NUM_THREADS" not in resolve(home, spec()).env, "the host's own setting is inherited"
 
 
+def test_nccl_of_each_job_answers_at_a_port_of_its_own(home: str, project: Path) -> None:
+    first, second = (resolve(home, spec(), gpus=2).env["NCCL_RAS_ADDR"] for _ in range(2))
+    assert first != second and first.startswith("localhost:")
+    theirs = {"NCCL_RAS_ADDR": "localhost:28028"}
+    assert theirs.items() <= resolve(home, spec(env=theirs), gpus=2).env.items()
+
+
 def test_older_torch_gets_the_names_it_knows(
     home: str, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
