@@ -15,7 +15,7 @@ from .fleet.run_files import RunFiles
 from .fleet.store import Link
 from .screens.confirm import stop_question
 from .screens.get import GetScreen
-from .screens.restart import RestartScreen
+from .screens.restart import Choice, RestartScreen
 
 if TYPE_CHECKING:
     from .app import EncampApp
@@ -25,27 +25,33 @@ def restart(app: EncampApp, run_id: str) -> None:
     """Restart a run on all of its hosts, or without those that the user leaves out. Raises UsageError."""
     run = app.find_run(run_id)
 
-    def answered(without: tuple[str, ...] | None) -> None:
-        if without is not None:
-            _if_there(app, lambda: _restart(app, run.id, without))
+    def answered(choice: Choice | None) -> None:
+        if choice is not None:
+            _if_there(app, lambda: _restart(app, run.id, choice))
 
-    def look() -> Awaitable[Prospect]:
-        return prospect.look(run, app.sessions())
+    def look(choice: Choice) -> Awaitable[Prospect]:
+        return prospect.look(run, app.sessions(), without=choice.without, from_step=choice.from_step)
 
     app.push_screen(RestartScreen(run, lambda: members(run, app.sessions()), look), answered)
 
 
-def _restart(app: EncampApp, run_id: str, without: tuple[str, ...]) -> None:
+def _restart(app: EncampApp, run_id: str, choice: Choice) -> None:
     run, sessions = app.find_run(run_id), app.sessions()
     hosts, others = members(run, sessions), leftovers(run, sessions)
 
     async def work(progress: Progress) -> str:
         begun = await group_restart.restart(
-            hosts, others, run_id, runs.actor(), without=without, progress=progress
+            hosts,
+            others,
+            run_id,
+            runs.actor(),
+            without=choice.without,
+            resume_step=choice.from_step,
+            progress=progress,
         )
         return f"{run_id}: attempt {begun.attempt} has started."
 
-    names = [member.name for member in hosts if member.name not in without]
+    names = [member.name for member in hosts if member.name not in choice.without]
     app.begin(Action(f"restarting {run_id}", names), work)
 
 

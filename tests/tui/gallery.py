@@ -99,6 +99,13 @@ async def restarting(app: EncampApp, pilot: Pilot[None]) -> None:
     await pilot.pause(0.3)
 
 
+async def checkpoints(app: EncampApp, pilot: Pilot[None]) -> None:
+    """Ask for a restart of a run that has saved twice."""
+    for name in app.store.hosts:
+        app.fleet.sessions[name].checkpoints = [100, 200]  # type: ignore[attr-defined]
+    await pilot.press("r")
+
+
 async def host_key(app: EncampApp, pilot: Pilot[None]) -> None:
     fingerprint = "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDxKUsWZRzbcpOhWZk"
     host = Host("vast-c", "203.0.113.9", 20546, "root")
@@ -145,6 +152,8 @@ PICTURES = {
     "group-fleet-80x24": Picture(two_by_four, (80, 24), ("space",)),
     "group-runs": Picture(node_unreachable, keys=("R",)),
     "group-logs": Picture(two_by_four, (120, 30), ("5", "l"), run="gpt-0412"),
+    "stalled-restart": Picture(stalled_group, (100, 36), act=checkpoints, run="gpt-0412"),
+    "stalled-restart-80x24": Picture(stalled_group, (80, 24), act=checkpoints, run="gpt-0412"),
     "group-restart": Picture(node_unreachable, (80, 24), ("r",), run="gpt-0412"),
     "group-restarting": Picture(two_by_four, (80, 24), act=restarting, run="gpt-0412"),
     "group-stop": Picture(node_unreachable, (100, 30), ("S",), run="gpt-0412"),

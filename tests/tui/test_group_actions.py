@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from driving import Driver, driving
 from feed import Feed, two_by_four
+from textual.widgets import Input
 from waiting import eventually
 
 from tui.fleet import group_restart
@@ -29,6 +31,7 @@ class Restarts:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[tuple[list[str], tuple[str, ...]]] = []
+        self.steps: list[int | None] = []
         self.go_on = asyncio.Event()
         self.error: EncampError | None = None
         monkeypatch.setattr(group_restart, "restart", self._restart)
@@ -41,9 +44,11 @@ class Restarts:
         actor: str,
         *,
         without: Sequence[str],
+        resume_step: int | None,
         progress: Progress,
     ) -> Launched:
         self.asked.append(([member.name for member in members], tuple(without)))
+        self.steps.append(resume_step)
         progress("vast-a", "stopping")
         progress("vast-b", "stopped, 0 reaped")
         await self.go_on.wait()
@@ -113,13 +118,14 @@ async def test_an_action_that_is_left_goes_on_and_its_end_is_told(tmp_path: Path
 async def test_going_on_without_a_host_is_a_choice_of_its_own(tmp_path: Path, restarts: Restarts) -> None:
     async with driving(lost(), tmp_path, size=(80, 24), start_run="gpt-0412") as driver:
         await driver.press("r")
-        assert "▲ vast-b unreachable: it cannot take part now" in driver.text
-        assert "go on without (space marks it" in driver.text
+        assert "vast-b  ▲ unreachable: it cannot take part now" in driver.line("without  ")
+        assert "vast-a  live" in driver.text
         await confirm(driver, "restart")
         assert isinstance(driver.app.screen, RestartScreen)
         await driver.sees("vast-b cannot take part: No route to host.")
         assert restarts.asked == []
         await driver.press("shift+tab", "space", "tab")
+        await driver.sees("Attempt 2: all 4 ranks on vast-a")
         await driver.press("enter")
         await driver.sees("restarting gpt-0412")
         assert restarts.asked == [(["vast-a", "vast-b"], ("vast-b",))]
@@ -135,6 +141,46 @@ async def test_a_host_that_comes_back_meanwhile_takes_part(tmp_path: Path, resta
         await confirm(driver, "restart")
         await eventually(lambda: bool(restarts.asked), 10)
         assert restarts.asked == [(["vast-a", "vast-b"], ())]
+        restarts.go_on.set()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36)])
+async def test_an_older_checkpoint_is_chosen(
+    tmp_path: Path, restarts: Restarts, size: tuple[int, int]
+) -> None:
+    async with driving(two_by_four(), tmp_path, size=size, start_run="gpt-0412") as driver:
+        for session in driver.fleet.sessions.values():
+            session.checkpoints = [100, 200]
+        await driver.press("r")
+        await driver.sees("It goes on from step-200, complete on vast-a and vast-b")
+        await driver.sees("Lost at most: 41 steps")
+        assert "the newest, now step-200" in driver.line("checkpoint ")
+        await driver.press("shift+tab", "shift+tab", "enter", "down", "enter")
+        await driver.sees("It goes on from step-100")
+        await driver.sees("Lost: 141 steps")
+        assert "step-200 is set aside" in " ".join(driver.text.split())
+        driver.app.screen.query_one(Input).focus()
+        await confirm(driver, "restart")
+        await eventually(lambda: bool(restarts.asked), 10)
+        assert (restarts.asked, restarts.steps) == ([(["vast-a", "vast-b"], ())], [100])
+        restarts.go_on.set()
+
+
+async def test_a_host_in_trouble_is_named_and_can_be_left_out(tmp_path: Path, restarts: Restarts) -> None:
+    feed = two_by_four()
+    node = feed.store.hosts["vast-b"].runs["gpt-0412"]
+    node.ranks[6].sample = dataclasses.replace(node.ranks[6].sample, process_state="D")
+    async with driving(feed, tmp_path, size=(120, 36), start_run="gpt-0412") as driver:
+        await driver.press("r")
+        await driver.sees("Rank 6 on vast-b hangs in the kernel (D)")
+        assert "mark vast-b below" in " ".join(driver.text.replace("│", " ").split())
+        assert "vast-b  ▲ rank 6 in the kernel (D), may not end" in driver.line("without  ")
+        await driver.press("shift+tab", "space", "tab")
+        await driver.sees("Attempt 2: all 4 ranks on vast-a")
+        assert "Rank 6 on vast-b" not in driver.text
+        await confirm(driver, "restart")
+        await eventually(lambda: bool(restarts.asked), 10)
+        assert restarts.asked == [(["vast-a", "vast-b"], ("vast-b",))]
         restarts.go_on.set()
 
 

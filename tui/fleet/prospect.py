@@ -77,6 +77,8 @@ class Prospect:
     """Complete checkpoints that do not count any more then."""
     incomplete: tuple[int, ...]
     """Newer ones that were not written to their end."""
+    complete: tuple[Checkpoint, ...]
+    """All that it could go back to, the newest first."""
     stuck: tuple[tuple[int, str], ...]
     """Ranks that hang in the kernel, and their hosts."""
     faulty: tuple[tuple[str, str], ...]
@@ -103,8 +105,11 @@ class Prospect:
         since = self.checkpoint.time if self.checkpoint else self.started
         return max(0.0, self.step_time - since) if self.lost_steps else 0.0
 
-    def sentences(self, now: float) -> list[str]:
-        """The truth for people, most important first. `now` is by the hosts' clock."""
+    def sentences(self, now: float, leave_out: str = "leave it out with --without {}") -> list[str]:
+        """The truth for people, most important first. `now` is by the hosts' clock.
+
+        `leave_out` says how a host is left out, with its name for the braces.
+        """
         from .. import formatting as fmt
 
         what = "stop and restart" if self.live else "restart"
@@ -115,10 +120,10 @@ class Prospect:
             names = fmt.listed([f"step-{step}" for step in self.incomplete])
             said.append(f"Not written to the end, and not counted: {names}.")
         for rank, host in self.stuck:
-            out = f": then leave it out with --without {host}" if len(self.hosts) > 1 else ""
+            out = f": then {leave_out.format(host)}" if len(self.hosts) > 1 else ""
             said.append(f"Rank {rank} on {host} hangs in the kernel (D) and may not be possible to end{out}.")
         for host, what in self.faulty:
-            out = f": leave it out with --without {host}" if len(self.hosts) > 1 else ""
+            out = f": {leave_out.format(host)}" if len(self.hosts) > 1 else ""
             said.append(f"{host} has a faulty GPU, and is refused{out}. {what}.")
         return [*said, *self.notes]
 
@@ -208,12 +213,8 @@ async def look(
         chosen=from_step is not None,
         newer=newer,
         incomplete=tuple(sorted(step for step in unfinished if step > newest and step not in complete)),
-        stuck=tuple(
-            (number, part[0].name)
-            for number, view in ranks.items()
-            if view.sample.state == "running" and view.sample.process_state == KERNEL
-            if (part := run.part_of(number)) and part[0].name in hosts
-        ),
+        complete=tuple(complete[step] for step in sorted(complete, reverse=True)),
+        stuck=tuple((number, host) for number, host in stuck(run) if host in hosts),
         faulty=tuple(
             (view.name, what)
             for view, _ in run.parts
@@ -222,6 +223,16 @@ async def look(
         ),
         notes=tuple(notes),
     )
+
+
+def stuck(run: RunView) -> list[tuple[int, str]]:
+    """Ranks that hang in the kernel, and their hosts."""
+    return [
+        (number, part[0].name)
+        for number, view in run.ranks.items()
+        if view.sample.state == "running" and view.sample.process_state == KERNEL
+        if (part := run.part_of(number))
+    ]
 
 
 def _is(things: Sequence[object]) -> str:

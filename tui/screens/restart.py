@@ -1,4 +1,4 @@
-"""Whether a run is to be started again, and without which of its hosts where some cannot take part."""
+"""Whether a run is to be started again: from which checkpoint, and without which of its hosts."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 
 from textual import on, work
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 from textual.content import Content
 from textual.message import Message
-from textual.widgets import Input
+from textual.widgets import Input, Select
 from textual.widgets.selection_list import Selection
 
 from .. import formatting as fmt
+from ..fleet import faulty, prospect
 from ..fleet.errors import EncampError
 from ..fleet.members import Member
 from ..fleet.prospect import Prospect
@@ -25,9 +27,25 @@ from .dialog import Dialog, Fact, Text
 
 WORD = "restart"
 
+NEWEST = -1
+"""Stands for the newest complete checkpoint in the list; 0 is none, so a step is one of them."""
 
-class RestartScreen(Dialog[tuple[str, ...]]):
-    """Answers with the names of the hosts that are left out.
+LEAVE_OUT = "leave it out, mark {} below"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How the run is restarted: `without` these hosts, from that step; None is the newest checkpoint."""
+
+    without: tuple[str, ...] = ()
+    from_step: int | None = None
+
+
+Look = Callable[[Choice], Awaitable[Prospect]]
+
+
+class RestartScreen(Dialog[Choice]):
+    """Answers with what was chosen.
 
     `members` says how the hosts are now, `look` asks them what the run would go on from.
     """
@@ -36,16 +54,13 @@ class RestartScreen(Dialog[tuple[str, ...]]):
 
     @dataclass
     class Foreseen(Message):
-        """What a restart means, in sentences, or why that cannot be said."""
+        """What a restart means, or why that cannot be said."""
 
-        sentences: Sequence[str]
+        choice: Choice
+        prospect: Prospect | None
+        error: EncampError | None = None
 
-    def __init__(
-        self,
-        run: RunView,
-        members: Callable[[], Sequence[Member]],
-        look: Callable[[], Awaitable[Prospect]],
-    ) -> None:
+    def __init__(self, run: RunView, members: Callable[[], Sequence[Member]], look: Look) -> None:
         info = run.info
         ranks = f"all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
         what = "stop and start again" if run.live else "start again"
@@ -53,76 +68,140 @@ class RestartScreen(Dialog[tuple[str, ...]]):
         self.run_view = run
         self._members = members
         self._look = look
-        self._lost = [member for member in members() if member.problem is not None]
 
     def body(self) -> ComposeResult:
-        """The facts, a choice for each host that cannot take part, and the field."""
-        state, reason = self.run_view.standing()
+        """The facts, what there is to choose, and the field."""
+        run = self.run_view
+        state, reason = run.standing()
         if state == "stalled" and reason:
             yield Fact("why", printable(reason))
-        for name, text in standing(self.run_view):
-            if name == "lost":
-                yield Fact("from", "asking the hosts for its checkpoints …", classes="prospect")
-            else:
+        several = len(self._members()) > 1
+        for name, text in standing(run):
+            if name == "now" or (name == "host" and not several):
                 yield Fact(name, text)
-        if not self.run_view.live:
-            yield Fact("from", "asking the hosts for its checkpoints …", classes="prospect")
+        yield Fact("from", "asking the hosts for its checkpoints …", classes="prospect")
+        with Horizontal(classes="fields", id="from"):
+            yield Text("checkpoint", classes="name")
+        if several:
+            with Horizontal(classes="fields tall"):
+                yield Text("without", classes="name")
+                yield MarkList(*self._selections(), compact=True)
         if state == "stalled":
             yield Fact("evidence", "kept on the hosts beside the logs; in the diagnosis b writes it here")
-        if self.run_view.info.world_size > 1:
+        if run.info.world_size > 1:
             yield Fact("ranks", "all of them: none of the job can go on without the others")
-        yield Fact("same", "command, folder, code and environment as before")
-        if self.run_view.info.code:
-            yield Fact("code", printable(self.run_view.info.code))
-        several = len(self._members()) > 1
-        if several and self._lost:
-            yield Text("go on without (space marks it; ranks may live on there):", classes="label")
-            yield MarkList(
-                *(Selection(Content(printable(member.name)), member.name) for member in self._lost),
-                compact=True,
-            )
+        code = f" code {printable(run.info.code)}" if run.info.code else " code"
+        yield Fact("same", f"command, folder, environment and{code} as before")
         yield Input(placeholder=f"type {WORD}", compact=True, classes="apart")
+
+    def _selections(self) -> list[Selection[str]]:
+        """The hosts, those in trouble first, with what is wrong there."""
+        told = [(member, self._trouble(member)) for member in self._members()]
+        told.sort(key=lambda each: not each[1])
+        width = max(len(member.name) for member, _ in told)
+        return [
+            Selection(Content(printable(f"{member.name:<{width}}  {trouble or 'live'}")), member.name)
+            for member, trouble in told
+        ]
+
+    def _trouble(self, member: Member) -> str:
+        """Why a host may be better left out; empty when nothing is known to be wrong with it."""
+        if member.problem is not None:
+            session = member.session
+            how = session.view.link.value if session is not None and not session.live else "gone"
+            return f"▲ {how}: it cannot take part now"
+        if self._faults(member):
+            return f"▲ refused: {self._faults(member)[0]}"
+        ranks = [str(rank) for rank, host in prospect.stuck(self.run_view) if host == member.name]
+        return f"▲ rank {fmt.listed(ranks)} in the kernel (D), may not end" if ranks else ""
+
+    def _faults(self, member: Member) -> list[str]:
+        return faulty.gpus(member.session.view, self.run_view.id) if member.session is not None else []
 
     def hint(self) -> str:
         """The way on and the way out."""
-        return f"type {WORD} and press enter to go on · esc leaves it as it is"
+        return f"type {WORD}, enter · shift-tab to choose, space marks · esc leaves it as it is"
 
     def on_mount(self) -> None:
         """The word comes first; what there is to choose is one shift-tab away."""
+        self.query_one("#from").display = False
         self.query_one(Input).focus()
-        self._foresee()
+        self._foresee(Choice())
+
+    # --- what it means -----------------------------------------------------------------------------------
+
+    def choice(self) -> Choice:
+        """What is chosen now."""
+        step = next((each.value for each in self.query(Select)), NEWEST)
+        without = tuple(name for marks in self.query(MarkList) for name in marks.selected)
+        return Choice(without, step if isinstance(step, int) and step != NEWEST else None)
+
+    @on(Select.Changed)
+    @on(MarkList.SelectedChanged)
+    def _changed(self) -> None:
+        self.complain("")
+        if len(self.choice().without) < len(self._members()):
+            self._foresee(self.choice())
 
     @work(exclusive=True, group="prospect", exit_on_error=False)
-    async def _foresee(self) -> None:
+    async def _foresee(self, choice: Choice) -> None:
         try:
-            found = await self._look()
+            found = await self._look(choice)
         except EncampError as error:
-            said = fmt.sentences(f"not known: {error.message}", error.hint)
-            self.post_message(self.Foreseen([said]))
+            self.post_message(self.Foreseen(choice, None, error))
         else:
-            now = time.time() + self.run_view.host.clock_offset
-            self.post_message(self.Foreseen(found.sentences(now)[1:]))  # the title is the first
+            self.post_message(self.Foreseen(choice, found))
 
     @on(Foreseen)
     def _foreseen(self, event: Foreseen) -> None:
+        if event.choice != self.choice():
+            return
+        found = event.prospect
+        now = time.time() + self.run_view.host.clock_offset
+        if found is None:
+            assert event.error is not None
+            said = [fmt.sentences(f"not known: {event.error.message}", event.error.hint)]
+        else:  # the title is the first sentence, as long as all hosts go on
+            said = found.sentences(now, LEAVE_OUT)[0 if event.choice.without else 1 :]
+            self._offer(found, now)
         for text in self.query(".prospect").results(Text):
-            text.put("\n".join(event.sentences))
+            text.put("\n".join(said))
+
+    def _offer(self, found: Prospect, now: float) -> None:
+        """Once, the checkpoints to choose from."""
+        if self.query(Select) or not (found.ours and found.complete):
+            return
+        newest = f"the newest, now step-{found.complete[0].step}"
+        older = [
+            (f"step-{each.step}, saved {fmt.span(max(0.0, now - each.time))} ago", each.step)
+            for each in found.complete[1:]
+        ]
+        choices = [(newest, NEWEST), *older, ("none: begin at step 1", 0)]
+        row = self.query_one("#from")
+        row.mount(Select(choices, value=NEWEST, allow_blank=False, compact=True))
+        row.display = True
+
+    # --- the answer --------------------------------------------------------------------------------------
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
         if event.value.strip().lower() != WORD:
             self.complain(f"Nothing was done: that is not the word {WORD}.")
             return
-        chosen = tuple(name for marks in self.query(MarkList) for name in marks.selected)
-        members = self._members()
-        lost = [member for member in members if member.problem is not None and member.name not in chosen]
-        if len(chosen) == len(members):
+        choice, members = self.choice(), self._members()
+        staying = [member for member in members if member.name not in choice.without]
+        if not staying:
             self.complain("No host of it is left to go on.", "Wait until one answers.")
-        elif lost and lost[0].problem is not None:
-            offered = lost[0].name in {member.name for member in self._lost} and len(members) > 1
-            self.complain(
-                f"{lost[0].name} cannot take part: {lost[0].problem.message}",
-                "Wait for it, or mark that the run goes on without it (shift-tab, space)." if offered else "",
-            )
-        else:
-            self.dismiss(chosen)
+            return
+        out = "mark that the run goes on without it (shift-tab, space)." if len(members) > 1 else ""
+        for member in staying:
+            if member.problem is not None:
+                said = f"{member.name} cannot take part: {member.problem.message}"
+                self.complain(said, f"Wait for it, or {out}" if out else "")
+                return
+            if out and self._faults(member) and len(staying) > 1:
+                self.complain(
+                    f"{member.name} is refused: {self._faults(member)[0]}.", f"{out[0].upper()}{out[1:]}"
+                )
+                return
+        self.dismiss(choice)
