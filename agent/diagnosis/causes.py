@@ -10,6 +10,9 @@ from .case import seen
 from .evidence import Rank
 from .verdict import Finding
 
+STATES = {"T": "is stopped", "t": "is stopped", "D": "is stuck in the kernel", "Z": "is dead"}
+"""What the states of a process mean in which it does nothing."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
@@ -33,6 +36,8 @@ def cause(rank: Rank) -> Cause:
         return Cause("gil-held", 0.9, f"holds the GIL in native code{at}", (*on_stack, more))
     if places.in_loader(stack):
         return _starved(rank, at, on_stack)
+    if places.for_children(stack):
+        return _parent(rank, at, on_stack)
     if places.in_lock(rank, stack):
         line = next((frame.source.strip() for frame in stack if frame.user_code and frame.source), "")
         words = f"waits for another thread{at}" + (f": {line}" if line else "")
@@ -55,11 +60,28 @@ def cause(rank: Rank) -> Cause:
     return Cause("collective-missing", 0.9 if stack else 0.75, doing, on_stack)
 
 
+def _parent(rank: Rank, at: str, findings: Tuple[Finding, ...]) -> Cause:
+    """It waits for processes of its own. They run without the shim: only those it forked show a stack."""
+    held = 0
+    for child in rank.children:
+        spot = places.spot(places.user_frame(child.frames))
+        says = STATES.get(child.state) or (f"is in {spot}" if spot else "")
+        says = says or f"uses {100 * (child.cpu_share or 0.0):.0f}% of a core, and shows no Python stack"
+        findings = (*findings, seen(rank, "process", f"process {child.pid} {says}"))
+        held = held or child.pid * (child.state in ("T", "t"))
+    if held:
+        words = f"waits{at} for process {held}, which it has started itself and which is stopped"
+        return Cause("stopped", 0.9, words, findings)
+    advice = "started as ranks (nproc_per_node) instead, each of them shows its steps, collectives and stack"
+    words = f"waits{at} for processes that it has started itself, and encamp cannot see what they do"
+    return Cause("collective-missing", 0.6, words, (*findings, seen(rank, "process", advice)))
+
+
 def _starved(rank: Rank, at: str, on_stack: Tuple[Finding, ...]) -> Cause:
     findings = list(on_stack)
     words = f"waits for its DataLoader{at}"
     for child in rank.children:
-        state = {"T": "is stopped", "D": "is stuck in the kernel", "Z": "is dead"}.get(child.state, "")
+        state = STATES.get(child.state, "")
         spot = places.spot(places.user_frame(places.in_worker(child.frames)))
         if state or spot:
             findings.append(seen(rank, "process", f"worker {child.pid} {state or 'is in ' + spot}"))

@@ -19,6 +19,7 @@ COLLECTIVE = re.compile(
 )
 BACKWARD = re.compile(r"/torch/autograd/graph\.py\Z")
 LOADER = re.compile(r"/torch/utils/data/(dataloader\.py|_utils/(fetch|pin_memory|worker)\.py)\Z")
+CHILDREN = re.compile(r"/torch/multiprocessing/spawn\.py\Z|/multiprocessing/process\.py\Z")
 LOCK = re.compile(r"/(threading|queue|_weakrefset)\.py\Z|/concurrent/futures/")
 STORAGE = re.compile(
     r"/torch/serialization\.py\Z|/torch/distributed/checkpoint/|/safetensors/|/shutil\.py\Z|/pickle\.py\Z"
@@ -100,6 +101,11 @@ def in_worker(frames: Sequence[Frame]) -> Sequence[Frame]:
     """The own frames of a worker of a DataLoader: below them are those of the rank that forked it."""
     ends = [number for number, frame in enumerate(frames) if frame.function == "_worker_loop"]
     return frames[: ends[0]] if ends else frames
+
+
+def for_children(frames: Sequence[Frame]) -> bool:
+    """Whether it waits for processes that it has started itself, as by `torch.multiprocessing.spawn`."""
+    return any(CHILDREN.search(frame.file) for frame in before_user(frames))
 
 
 def in_lock(rank: Rank, frames: Sequence[Frame]) -> bool:

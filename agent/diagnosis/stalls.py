@@ -101,6 +101,8 @@ def _working(case: Case, working: List[Rank]) -> Diagnosis:
     where = places.spot(places.user_frame(places.main_stack(working[0])))
     what = f"slow phase: {phase}" if phase else "a long stretch of work"
     text = f"{what}; {is_(working)} busy" + (f" in {where}" if where else "")
+    if places.for_children(places.main_stack(working[0])):
+        text += ", by processes started there: encamp cannot see what they do"
     return verdict_on(case, "healthy", [], 0.7, text)
 
 

@@ -170,11 +170,12 @@ def _rank(
     )
     if rank.state != "running" or rank.process_state in ("", "Z", "X"):
         return rank
-    starved = places.in_loader(places.main_stack(rank))
+    stack = places.main_stack(rank)
+    ask = places.in_loader(stack) or places.for_children(stack)
     return dataclasses.replace(
         rank,
         gil_free=gil_free,
-        children=_workers(folder, first.children, second.children, seconds, starved, cwd),
+        children=_workers(folder, first.children, second.children, seconds, ask, cwd),
     )
 
 
@@ -222,14 +223,14 @@ def _workers(
     first: Dict[int, process.Stat],
     second: Dict[int, process.Stat],
     seconds: float,
-    starved: bool,
+    ask: bool,
     cwd: str,
 ) -> Tuple[Child, ...]:
     found = []
     for number, (pid, stat) in enumerate(sorted(second.items())[:MAX_CHILDREN]):
         before = first.get(pid)
         frames: Tuple[Frame, ...] = ()
-        if starved and number < MAX_ASKED_CHILDREN and stat.state not in "TtDZX":
+        if ask and number < MAX_ASKED_CHILDREN and stat.state not in "TtDZX":
             text = stacks.ask(pid, folder)
             threads = stacks.parse(text, None, cwd) if text else ()
             frames = next((thread.frames for thread in threads if thread.main), ())

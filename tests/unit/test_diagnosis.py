@@ -28,6 +28,7 @@ REDUCE = Frame(f"{PACKAGES}/torch/distributed/distributed_c10d.py", 3252, "all_r
 BACKWARD = Frame(f"{PACKAGES}/torch/autograd/graph.py", 979, "_engine_run_backward", False)
 LOADER = Frame(f"{PACKAGES}/torch/utils/data/dataloader.py", 1284, "_try_get_data", False)
 SAVING = Frame(f"{PACKAGES}/torch/serialization.py", 963, "save", False)
+SPAWN = Frame(f"{PACKAGES}/torch/multiprocessing/spawn.py", 164, "join", False)
 JOIN = Frame("/usr/lib/python3.11/threading.py", 1112, "join", False)
 
 
@@ -279,6 +280,16 @@ CASES: dict[str, tuple[Evidence, str, tuple[int, ...]]] = {
         "collective-missing",
         (1,),
     ),
+    "processes of its own, for very long": (
+        evidence(elsewhere(0, SPAWN, user(), step=None, step_age=700.0), allowed=0.0),
+        "unknown",
+        (0,),
+    ),
+    "a process of its own that is stopped": (
+        evidence(elsewhere(0, SPAWN, user(), step=None, step_age=40.0, children=(Child(7, "python", "T"),))),
+        "stopped",
+        (0,),
+    ),
     "all sleep and never took a step": (
         evidence(*(elsewhere(n, user("wait"), step=None, step_age=61.0) for n in range(2))),
         "unknown",
@@ -307,6 +318,7 @@ HEALTHY: dict[str, Evidence] = {
     "work that moves about": evidence(
         waiting(0), elsewhere(1, user("score"), earlier=(user("other"), user("score")))
     ),
+    "processes of its own": evidence(elsewhere(0, SPAWN, user(), step=None, step_age=40.0), allowed=0.0),
     "work in one place, for now": evidence(waiting(0), elsewhere(1, user("pack"), main_cpu_share=1.0)),
     "output": evidence(waiting(0), elsewhere(1, user("pack"), log_bytes=10)),
     "files": evidence(waiting(0), elsewhere(1, user("pack"), io_bytes=10_000_000)),
@@ -333,6 +345,23 @@ HEALTHY: dict[str, Evidence] = {
 def test_what_takes_long_is_no_stall(name: str) -> None:
     found = diagnose(HEALTHY[name])
     assert (found.verdict, found.culprits, found.alarming) == ("healthy", (), False), found.sentence
+
+
+def test_of_processes_that_a_rank_starts_itself_is_said_what_is_seen() -> None:
+    forked = Child(8, "python", "S", 0.0, (user("load", 3), SPAWN, user()))
+    children = (Child(7, "python", "S", 0.12), forked)
+    parent = elsewhere(0, SPAWN, user(), step=None, step_age=40.0, children=children)
+    found = diagnose(evidence(parent, allowed=0.0))
+    assert found.sentence == (
+        "nothing is known of the progress of this run yet; rank 0 on a waits in train (train.py:12) for "
+        "processes that it has started itself, and encamp cannot see what they do"
+    )
+    texts = [finding.text for finding in found.evidence]
+    assert "process 7 uses 12% of a core, and shows no Python stack" in texts
+    assert "process 8 is in load (train.py:3)" in texts
+    assert "nproc_per_node" in texts[-1]
+    busy = dataclasses.replace(parent, children=(Child(7, "python", "R", 0.9),))
+    assert diagnose(evidence(busy)).sentence.endswith("encamp cannot see what they do")
 
 
 def test_a_slow_rank_is_slow_and_not_stalled() -> None:
