@@ -100,9 +100,17 @@ def folder_of(cwd: str) -> str:
     return os.path.join(os.path.expanduser("~"), os.path.expanduser(cwd))
 
 
-def resolve(home: str, python: str, cwd: str, setup: wire.EnvSetup) -> probe.Interpreter:
-    """The environment's interpreter. Raises RunError `no-python`, or `no-env` when it is not built."""
-    built = find(home, base(home, python, cwd, setup), setup)
+def resolve(
+    home: str, python: str, cwd: str, setup: wire.EnvSetup, planned: bool = False
+) -> probe.Interpreter:
+    """The environment's interpreter. Raises RunError `no-python`, or `no-env` when it is not built.
+
+    Where that is only `planned` it is the one that it is made from: without its torch, if it gets another.
+    """
+    made_from = base(home, python, cwd, setup)
+    built = find(home, made_from, setup)
+    if built is None and planned:
+        return made_from._replace(torch=None) if names_torch(setup) else made_from
     if built is None:
         raise RunError(
             "no-env",

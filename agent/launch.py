@@ -93,17 +93,19 @@ def resolve(
     *,
     gpus: Sequence[wire.GpuSample] = (),
     cores: Optional[int] = None,
+    planned: bool = False,
 ) -> Command:
     """Work out what to execute for attempt `attempt` of `spec` on this host.
 
-    `gpus` are those that this host has, `cores` how many cores it may use (None: find out). Blocks while
-    an interpreter is asked for torch, seconds at the first time. Raises RunError.
+    `gpus` are those that this host has, `cores` how many cores it may use (None: find out). What is only
+    `planned` may lack the environment of [env_setup], which is built before a start. Blocks while an
+    interpreter is asked for torch, seconds at the first time. Raises RunError.
     """
     launcher = check(spec)
     cwd, cwd_now = _folders(home, spec)
     _check_target(spec, cwd_now)
     code = [_code_folder(home, reference.sha256, reference.name) for reference in spec.code]
-    interpreter = _interpreter(home, spec, cwd_now)
+    interpreter = _interpreter(home, spec, cwd_now, planned)
     cores = usable_cores() if cores is None else cores
     nproc = spec.nproc_per_node or (1 if launcher.one_process else len(gpus) or max(2, cores))
     if placement is not None:
@@ -184,10 +186,10 @@ def torchrun_env(plan: Plan) -> Dict[str, str]:
     }
     if plan.placement is not None:
         env.update(nodes.interface_env(plan.placement))
-    if _release(plan.interpreter.torch or "") >= (2, 10):
-        env.update(TORCH_FR_BUFFER_SIZE=entries, TORCH_FR_DUMP_TEMP_FILE=dump)
     if plan.devices:  # else all jobs of this host answer at the same port, each for another
         env["NCCL_RAS_ADDR"] = f"localhost:{free_port()}"
+    if _release(plan.interpreter.torch or "") >= (2, 10):
+        env.update(TORCH_FR_BUFFER_SIZE=entries, TORCH_FR_DUMP_TEMP_FILE=dump)
     else:  # newer ones warn that these names are deprecated
         env.update(TORCH_NCCL_TRACE_BUFFER_SIZE=entries, TORCH_NCCL_DEBUG_INFO_TEMP_FILE=dump)
     return env
@@ -252,7 +254,7 @@ LAUNCHER_NEEDS = {"horovod": ("horovod",), **dict.fromkeys(("tf-mirrored", "tf-p
 """Strategy -> the packages without which nothing can be started under it; torch where nothing is said."""
 
 
-def _interpreter(home: str, spec: wire.LaunchSpec, cwd: str) -> probe.Interpreter:
+def _interpreter(home: str, spec: wire.LaunchSpec, cwd: str, planned: bool) -> probe.Interpreter:
     """The one that `spec` means. A user's own script may do with less than the trainer. Raises RunError."""
     wants = TRAINER_NEEDS.get(spec.strategy, ("torch",))
     least = LAUNCHER_NEEDS.get(spec.strategy, ("torch",))
@@ -260,8 +262,10 @@ def _interpreter(home: str, spec: wire.LaunchSpec, cwd: str) -> probe.Interprete
     what_for = f"strategy {spec.strategy}"
     if spec.env_setup is None:
         return probe.resolve(home, spec.python, cwd, needs, wants, what_for)
-    found = envs.resolve(home, spec.python, cwd, spec.env_setup)
+    found = envs.resolve(home, spec.python, cwd, spec.env_setup, planned)
     lacking = found.lacks(needs)
+    if planned:  # what a package is called is in its file's name and address too
+        lacking = [name for name in lacking if not any(name in word for word in spec.env_setup.packages)]
     if lacking:
         raise RunError(
             "no-package",

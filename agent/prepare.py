@@ -72,7 +72,7 @@ def plan(home: str, order: Order, hardware: Hardware, gpus_may_be_held: bool = F
 
     With `gpus_may_be_held` the attempt before it need not have ended: it is to be stopped first.
     """
-    command = _resolve(home, order, hardware, may_live=gpus_may_be_held)
+    command = _resolve(home, order, hardware, may_live=gpus_may_be_held, planned=True)
     if not gpus_may_be_held and not order.forced:
         claims.refuse_held(home, order.spec.run, command.gpus)
     return started(order, command)
@@ -118,7 +118,9 @@ def prepare(home: str, order: Order, hardware: Hardware, *, lease: bool) -> Tupl
     return attempt, started(order, command)
 
 
-def _resolve(home: str, order: Order, hardware: Hardware, *, may_live: bool = False) -> launching.Command:
+def _resolve(
+    home: str, order: Order, hardware: Hardware, *, may_live: bool = False, planned: bool = False
+) -> launching.Command:
     """Work out what is to be executed, after what can be refused without asking an interpreter."""
     launching.check(order.spec)
     if order.resume_step is not None and order.spec.target_kind != "task":
@@ -129,8 +131,9 @@ def _resolve(home: str, order: Order, hardware: Hardware, *, may_live: bool = Fa
         )
     _refuse_taken(home, order, may_live)
     command = launching.resolve(
-        home, order.spec, order.attempt, order.placement, gpus=hardware.gpus, cores=hardware.cores
-    )
+        home, order.spec, order.attempt, order.placement,
+        gpus=hardware.gpus, cores=hardware.cores, planned=planned,
+    )  # fmt: skip
     if order.resume_step is not None:
         command.env["ENCAMP_RESUME_STEP"] = str(order.resume_step)
     return command

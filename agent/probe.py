@@ -15,7 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Dict, Iterator, List, NamedTuple, Optional, Sequence, Set
 
 from . import environment, files, paths
 from .errors import RunError
@@ -131,9 +131,11 @@ def resolve(
     if python != "auto":
         return _named(home, python, cwd, needs, what_for)
     tried, second = [], None
+    has: Set[str] = set()
     for path in candidates(cwd, home):
         found = inspect(home, path)
         lacking = found.lacks(needs)
+        has.update(set(needs).difference(lacking))
         stale = _stale(home, found)
         if stale:
             tried.append(f"{path} ({stale})")
@@ -157,7 +159,9 @@ def resolve(
     raise RunError(
         "no-package",
         f"no Python on this host has {' and '.join(needs)}, which {what_for} needs; tried {said}",
-        f"{_install(needs)}, which builds an environment there that later launches find",
+        f"{_install(needs)}, which builds an environment there that later launches find"
+        if "torch" not in needs or "torch" in has
+        else f"install torch into one of them first, then {_install(needs)}",
     )
 
 
@@ -189,7 +193,7 @@ def _named(home: str, python: str, cwd: str, needs: Sequence[str], what_for: str
     if "torch" in lacking or not found.works:
         why = found.error or "it has no torch, and torchrun comes with torch"
         if set(needs) - {"torch"}:
-            why = found.error or f"it has no torch, which {what_for} needs"
+            why = found.error or f"it has no {' and '.join(lacking)}, which {what_for} needs"
         raise RunError("no-python", f"{path} cannot be used: {why}", f"install torch there, or {SET_PYTHON}")
     if lacking:
         raise RunError(

@@ -19,8 +19,15 @@ _OURS = re.compile(
 )
 """Variables that the launcher sets for each rank."""
 
-_FAMILIES = {"deepspeed": ("zero1", "zero2", "zero3"), "tensorflow": ("tf-mirrored", "tf-parameter-server")}
-"""What people call several strategies."""
+_FAMILIES = {
+    **dict.fromkeys(("deepspeed", "zero"), ("zero1", "zero2", "zero3")),
+    **dict.fromkeys(("tensorflow", "tf"), ("tf-mirrored", "tf-parameter-server")),
+    **dict.fromkeys(("data-parallel", "dataparallel"), ("ddp", "dp")),
+    **dict.fromkeys(("tensor", "tensor-parallel", "megatron"), ("tp", "fsdp+tp")),
+    **dict.fromkeys(("pipeline", "pipeline-parallel", "gpipe"), ("pp",)),
+    **dict.fromkeys(("model-parallel",), ("tp", "pp")),
+}
+"""What people call one strategy or several."""
 
 
 def name(value: object) -> str | None:
@@ -74,6 +81,7 @@ def strategy(value: object) -> str | None:
         names = [json_word(name) for name in STRATEGIES if name in near]
         if names:
             return f"is no strategy; did you mean {either(names)}? `encamp strategies` explains each"
+        return f"is no strategy; there are {', '.join(STRATEGIES)}: `encamp strategies` explains each"
     return Key("", str, choices=STRATEGIES).problem(value)
 
 

@@ -288,6 +288,33 @@ def test_a_launch_finds_it_or_says_that_it_is_not_there(one_host: AgentHost, ask
     assert envs.python_of(one_host.home, sys.executable, build.setup) == built["python"]
 
 
+@pytest.mark.parametrize("torch", ["2.13.0", None])
+def test_what_is_planned_may_get_its_torch_from_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str | None
+) -> None:
+    python = tmp_path / "python"
+    python.touch(0o700)
+    monkeypatch.setattr(probe, "inspect", lambda _, path: probe.Interpreter(path, "3.11.7", torch, None))
+
+    def plan(*packages: str, strategy: str = "ddp") -> launch.Command:
+        spec = wire.LaunchSpec(
+            "r-1", "r", "p", strategy, "task", "trainer", nproc_per_node=1, python=str(python),
+            env_setup=wire.EnvSetup(packages),
+        )  # fmt: skip
+        return launch.resolve(str(tmp_path), spec, 1, planned=True)
+
+    # Which torch it will be is known when it is there.
+    assert (plan("wandb", "torch==2.9.1").python, plan("torch").torch) == (str(python), "")
+    assert plan("torch", "deepspeed>=0.19", strategy="zero2").python == str(python)
+    with pytest.raises(RunError, match="has no deepspeed, which strategy zero2 needs"):
+        plan("torch", strategy="zero2")
+    if torch is None:
+        with pytest.raises(RunError, match="it has no torch"):
+            plan("wandb")
+    else:
+        assert plan("wandb").torch == torch
+
+
 def test_what_makes_another_environment(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\n")

@@ -224,7 +224,7 @@ def test_a_named_python_has_to_have_what_is_needed(home: str, tmp_path: Path) ->
     assert f"encamp env build horovod --on HOST --python {path}" in refusal.value.hint
     only = with_packages(tmp_path, "tf", "tensorflow", torch=False)
     assert probe.resolve(home, only, "", ("tensorflow",)).torch is None
-    with pytest.raises(RunError, match="has no torch, which strategy horovod needs"):
+    with pytest.raises(RunError, match="has no torch and horovod, which strategy horovod needs"):
         probe.resolve(home, only, "", ("torch", "horovod"), what_for="strategy horovod")
 
 

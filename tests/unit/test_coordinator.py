@@ -150,7 +150,8 @@ async def test_a_plan_asks_for_nothing_that_is_still_to_be_sent() -> None:
     await arrange.plan([a, b], arrange.Wish(spec, 3, restarting=True))  # type: ignore[list-item]
     asked = a.params["plan"]
     assert (asked["attempt"], asked["gpus_may_be_held"]) == (3, True)
-    assert asked["spec"]["project"] is asked["spec"]["env_setup"] is None
+    assert (asked["spec"]["project"], asked["spec"]["code"]) == (None, ())
+    assert asked["spec"]["env_setup"]["packages"] == ("wandb",)
     assert asked["spec"]["target_kind"] == "module"
 
 

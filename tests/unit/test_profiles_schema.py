@@ -119,7 +119,8 @@ def test_unknown_keys_are_refused_with_the_nearest_known_one(text: str, key: str
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        ('[run]\nscript = "t.py"\nstrategy = "xyz"\n', "run.strategy", 'must be "ddp"'),
+        ('[run]\nscript = "t.py"\nstrategy = "xyz"\n', "run.strategy", "is no strategy; there are ddp, fsdp"),
+        ('[run]\nscript = "t.py"\nstrategy = "pipeline"\n', "run.strategy", 'did you mean "pp"?'),
         ('[run]\nscript = "t.py"\nstrategy = 3\n', "run.strategy", 'must be "ddp"'),
         ('[run]\nscript = "t.py"\nstrategy = "fdp"\n', "run.strategy", 'did you mean "ddp", "fsdp" or'),
         ('[run]\nscript = "t.py"\nstrategy = "FSDP_TP"\n', "run.strategy", '"fsdp+tp"?'),

@@ -56,8 +56,14 @@ def test_when_to_choose_one_fits_a_line_of_a_small_terminal() -> None:
         ("horovod", [host()], (NO, "needs horovod: encamp env build horovod --on a")),
         ("tf-mirrored", [host()], (NO, "needs tensorflow: encamp env build tensorflow --on a")),
         ("tf-mirrored", [host("a", TENSORFLOW)], (YES, "")),
-        ("ddp", [host("a", TENSORFLOW)], (NO, "no torch on a: install it there")),
-        ("zero2", [host("a", BARE)], (NO, "no torch on a: install it there")),
+        ("ddp", [host("a", TENSORFLOW)], (NO, "no torch on a: install torch there")),
+        ("zero2", [host("a", BARE)], (NO, "no torch and deepspeed on a: install torch there, or name a Python "
+            "that has it; then encamp env build deepspeed --on a")),
+        ("zero2", [host("a"), host("b", DEEPSPEED), host("c")], (NO, "needs deepspeed: encamp env build "
+            "deepspeed --on a,c")),
+        ("zero2", [host("a", BARE), host("b")], (NO, "no torch and deepspeed on a; needs deepspeed: install "
+            "torch there, or name a Python that has it; then encamp env build deepspeed --on a; encamp env "
+            "build deepspeed --on b")),
         ("hsdp", [host(gpus=2)], (NO, "needs 4 ranks: the launch would start 2")),
         ("hsdp", [host(gpus=2), host("b", gpus=2)], (YES, "")),
         ("fsdp+tp", [host(gpus=3)], (NO, "needs 4 ranks: the launch would start 3")),
@@ -69,6 +75,7 @@ def test_when_to_choose_one_fits_a_line_of_a_small_terminal() -> None:
         ("tp", [host(gpus=1)], (NO, "needs 2 ranks: the launch would start 1")),
         ("ddp", [HostHas("a", asking=True)], (UNKNOWN, "asking a …")),
         ("ddp", [HostHas("a")], (UNKNOWN, "not known of a")),
+        ("ddp", [HostHas("a"), host("b"), HostHas("c")], (UNKNOWN, "not known of a and c")),
         ("ddp", [], (UNKNOWN, "no host is marked")),
     ],
 )  # fmt: skip

@@ -170,8 +170,11 @@ def check_alike(sessions: Sequence[Session], plans: Mapping[str, Plan]) -> None:
 
 
 def _without_files(spec: wire.LaunchSpec) -> wire.LaunchSpec:
-    """The same as far as it can be asked about before the host has the project, the trainer, the packages."""
-    bare = dataclasses.replace(spec, code=(), env_setup=None)
+    """The same as far as it can be asked about before the host has the project and the trainer.
+
+    Packages are asked for: a host's Python may lack what they bring.
+    """
+    bare = dataclasses.replace(spec, code=())
     if spec.project is None:
         return bare
     # A script is looked for at once, a module when it runs; the working directory comes with the project.

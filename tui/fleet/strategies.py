@@ -24,6 +24,10 @@ TORCH = ("torch",)
 DEEPSPEED = ("torch", "deepspeed")
 
 
+HOST = "{host}"
+"""In a verdict on one host: its name, until it is known of which others the same is to be said."""
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """One strategy. `when` is one line on when to choose it.
@@ -157,9 +161,9 @@ def judge(name: str, hosts: Sequence[HostHas], wanted: Wanted = Wanted()) -> Ver
     about = STRATEGIES[name]
     if not hosts:
         return Verdict(UNKNOWN, "no host is marked")
-    found = [*_shape(about, hosts, wanted), *(_packages(about, host, wanted) for host in hosts)]
+    found = [*_shape(about, hosts, wanted), _packages(about, hosts, wanted)]
     loudness = (NO, UNKNOWN, WARNING, YES)
-    return min((verdict for verdict in found if verdict), key=lambda verdict: loudness.index(verdict.state))
+    return min(found, key=lambda verdict: loudness.index(verdict.state))
 
 
 def _shape(about: About, hosts: Sequence[HostHas], wanted: Wanted) -> Iterable[Verdict]:
@@ -184,30 +188,49 @@ def _shape(about: About, hosts: Sequence[HostHas], wanted: Wanted) -> Iterable[V
         yield Verdict(NO, f"needs {about.ranks} ranks", f"the launch would start {ranks}")
 
 
-def _packages(about: About, host: HostHas, wanted: Wanted) -> Verdict:
-    """Whether an interpreter of the host has all that is needed, or will have when it has been prepared."""
+def _packages(about: About, hosts: Sequence[HostHas], wanted: Wanted) -> Verdict:
+    """Whether all hosts have the packages: what those lack that have not, each of them named."""
+    found: dict[Verdict, list[str]] = {}
+    for host in hosts:
+        found.setdefault(_packages_of(about, host, wanted), []).append(host.name)
+    for state in (NO, UNKNOWN):
+        said = [(verdict, names) for verdict, names in found.items() if verdict.state == state]
+        if said:
+            whys = [verdict.why.replace(HOST, " and ".join(names)) for verdict, names in said]
+            fixes = [verdict.fix.replace(HOST, ",".join(names)) for verdict, names in said]
+            return Verdict(state, "; ".join(whys), "; ".join(dict.fromkeys(filter(None, fixes))))
+    return Verdict(YES)
+
+
+def _packages_of(about: About, host: HostHas, wanted: Wanted) -> Verdict:
+    """Whether an interpreter of the host has all that is needed, or will have when it has been prepared.
+
+    HOST stands for its name.
+    """
     needs = about.launcher_packages if wanted.script else about.packages
     added = {_distribution(entry) for entry in wanted.added or ()}
     needs = tuple(name for name in needs if name not in added)
     if host.pythons is None:
-        return Verdict(UNKNOWN, f"asking {host.name} …" if host.asking else f"not known of {host.name}")
+        return Verdict(UNKNOWN, f"asking {HOST} …" if host.asking else f"not known of {HOST}")
     usable = [each for each in host.pythons if each.version]
     if wanted.python != "auto":
         named = [each for each in usable if each.path == wanted.python]
         if not named:
-            return Verdict(UNKNOWN, f"not known of {wanted.python} on {host.name}")
+            return Verdict(UNKNOWN, f"not known of {wanted.python} on {HOST}")
         usable = named
     if any(has(each, needs) for each in usable):
         return Verdict(YES)
     lacking = [name for name in needs if not any(has(each, [name]) for each in usable)] or list(needs)
     if not lacking:
-        return Verdict(NO, f"no usable Python on {host.name}", "install one there")
+        return Verdict(NO, f"no usable Python on {HOST}", "install one there")
     what = " and ".join(lacking)
     if wanted.added is not None:
         return Verdict(NO, f"needs {what}", "add it to packages in the profile's [env_setup]")
     if "torch" in lacking:  # environments for the others are built on a Python that has it
-        return Verdict(NO, f"no torch on {host.name}", "install it there, or name a Python that has it")
-    return Verdict(NO, f"needs {what}", f"encamp env build {lacking[-1]} --on {host.name}")
+        fix = "install torch there, or name a Python that has it"
+        others = [f"then encamp env build {name} --on {HOST}" for name in lacking if name != "torch"]
+        return Verdict(NO, f"no {what} on {HOST}", "; ".join((fix, *others)))
+    return Verdict(NO, f"needs {what}", f"encamp env build {lacking[-1]} --on {HOST}")
 
 
 def has(python: Interpreter, packages: Collection[str]) -> bool:
