@@ -55,7 +55,7 @@ LONG_AGAIN_SECONDS = 10.0
 
 MANY_LOOKS = 12
 
-SURE = 0.9
+GUESS, SURE = 0.5, 0.9
 """A verdict that is less sure counts when the next look comes to the same."""
 
 ENDED_SECONDS = 3.0
@@ -296,7 +296,8 @@ class StallWatch:
         if same or (self.alarm is None and found.confidence >= SURE):
             self.alarm = found
             return found
-        self._unsure = again and found.verdict != "nan"  # which takes another step to tell
+        # A number takes another step to tell, and of a mere guess nobody is in a hurry to hear.
+        self._unsure = again and found.verdict != "nan" and found.confidence > GUESS
         return None
 
 

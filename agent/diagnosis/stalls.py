@@ -14,7 +14,7 @@ SPIN_UTILIZATION, SPIN_POWER = 90.0, 0.45
 """A GPU that is busy by its own account at a fraction of its power spins in a collective."""
 
 SHY_SECONDS = 60.0
-"""How long ranks that show no steps may do something in which nobody waits for another."""
+"""How long ranks that show no steps, or no stacks as at their end, may do what nobody waits for."""
 
 
 def stopped(case: Case) -> Optional[Diagnosis]:
@@ -174,10 +174,10 @@ def alone(case: Case) -> Optional[Diagnosis]:
     if surest.verdict == "collective-missing":  # elsewhere, but there is no collective that they could miss
         findings = [finding for _, found in causes for finding in found.findings]
         what = f"{named([idle[0]])} {causes[0][1].words}"
-        allowed = case.evidence.allowed_seconds
-        if allowed and all(rank.step is None for rank in idle):  # it shows only its collectives
-            allowed = case.since(idle) > max(SHY_SECONDS, 2 * allowed)
-        if not allowed and case.since(idle) <= PHASE_SECONDS:
+        limit = 0.0 if case.evidence.allowed_seconds else PHASE_SECONDS
+        if not limit and not any(rank.step is not None and places.main_stack(rank) for rank in idle):
+            limit = max(SHY_SECONDS, 2 * case.allowed)
+        if case.since(idle) <= limit:
             text = f"nothing is known of the progress of this run yet; {what}"
             return verdict_on(case, "healthy", [], 0.3, text, findings)
         text = f"no progress for {case.since(idle):.0f} s: {what}"

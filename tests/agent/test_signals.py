@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from waiting import wait_until
 
 from agent import wire
+from agent.ranks import STEPS, STEPS_MAGIC
 from agent.signals import flight, gather, sockets, stacks
 from agent.signals.look import Known
 
@@ -239,8 +240,9 @@ def test_many_threads_and_deep_stacks_are_bounded() -> None:
 ASKABLE = """
 import faulthandler, sys, time
 faulthandler.register(62, open(sys.argv[1], "a"))
-print("ready", flush=True)
-def waits(): time.sleep(60)
+def waits():
+    print("ready", flush=True)
+    time.sleep(60)
 waits()
 """
 
@@ -282,6 +284,29 @@ def test_who_is_stopped_costs_half_a_second(askable: tuple[int, Path]) -> None:
     started = time.monotonic()
     assert stacks.ask(pid, str(folder)) is None
     assert time.monotonic() - started < stacks.WRITE_SECONDS + 0.5
+
+
+def test_a_step_since_the_last_sample_counts_and_one_by_a_strange_clock_does_not(
+    askable: tuple[int, Path],
+) -> None:
+    pid, folder = askable
+    known = [Known(wire.RankSample(rank=0, local_rank=0, state="running", pid=pid), age=9.0)]
+    for at, least, most in ((time.monotonic(), 0.9, 5.0), (time.monotonic() + 1000, 10.0, 14.0)):
+        (folder / "steps").write_bytes(STEPS.pack(STEPS_MAGIC, 7, time.time(), at))
+        (rank,), _ = gather(str(folder.parent), "a", known, {})
+        assert rank.step_age is not None and least <= rank.step_age < most
+
+
+def test_who_is_stopped_is_not_asked_for_its_flight_record(
+    askable: tuple[int, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, folder = askable
+    asked: list[str] = []
+    monkeypatch.setattr(flight, "record", asked.append)
+    os.kill(pid, signal.SIGSTOP)
+    sample = wire.RankSample(rank=0, local_rank=0, state="running", pid=pid)
+    (rank,), _ = gather(str(folder.parent), "a", [Known(sample, age=9.0)], {})
+    assert (rank.process_state, rank.recorded, asked) == ("T", False, [])
 
 
 def test_ranks_are_looked_at_when_their_folder_is_gone(askable: tuple[int, Path]) -> None:

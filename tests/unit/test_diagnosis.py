@@ -334,6 +334,7 @@ HEALTHY: dict[str, Evidence] = {
     "talk, in a run of long pauses": evidence(
         waiting(0), elsewhere(1, user("retry"), log_bytes=10, step_age=300.0), allowed=30.0
     ),
+    "nothing to be seen, as at the end": evidence(*(elsewhere(n, step_age=59.0) for n in range(2))),
     "no steps and no waiting": evidence(
         *(elsewhere(n, user("wait"), step=None, step_age=59.0) for n in range(2))
     ),
@@ -406,8 +407,8 @@ def test_the_sentence_is_whole_where_no_line_of_the_program_is_known(
 ) -> None:
     rank = elsewhere(1, *frames, wait_channel="")
     assert diagnose(evidence(waiting(0), rank)).sentence.startswith(f"{words} and never called all_reduce")
-    alone = diagnose(evidence(without_record(rank)))
-    assert alone.sentence == f"no progress for 9 s: {words}"
+    alone = diagnose(evidence(dataclasses.replace(without_record(rank), step_age=61.0)))
+    assert alone.sentence == f"no progress for 61 s: {words}"
 
 
 def test_evidence_and_verdict_survive_json() -> None:

@@ -180,8 +180,9 @@ def test_what_is_not_sure_is_looked_at_again_at_once_but_only_once(training: Tra
             watch.conclude(found)
         return watch.due(training.now)
 
-    assert due_after(PERHAPS) == 0.0
-    assert due_after(Diagnosis("unknown", "no progress", (0,), 0.3)) == stall.AGAIN_SECONDS
+    assert due_after(PERHAPS) == stall.AGAIN_SECONDS, "a guess has time"
+    assert due_after(Diagnosis("thread-deadlock", "rank 1 waits", (1,), 0.85)) == 0.0
+    assert due_after(Diagnosis("slow-storage", "rank 1 waits", (1,), 0.8)) == stall.AGAIN_SECONDS
     assert due_after(FINE) == stall.AGAIN_SECONDS
     assert due_after(Diagnosis("nan", "no number", (0,), 0.85)) == stall.AGAIN_SECONDS
 

@@ -1,4 +1,4 @@
-"""What is said of a rank that has failed while the launcher still ends the others."""
+"""What a host says by itself of a rank that has failed, and what it keeps of an attempt's rhythm."""
 
 from __future__ import annotations
 
@@ -76,3 +76,19 @@ def test_a_rank_that_is_gone_without_a_word(attempt: Attempt) -> None:
 def test_an_odd_record_is_no_harm(attempt: Attempt, text: str) -> None:
     Path(attempt.dir, "rank1", "error.json").write_text(text)
     assert inquiry.failing(attempt, RUNNING) in ("", "rank 1 failed first: 7")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"usual": "x"}', '{"usual": -1}', '{"usual": 1e9}', '{"usual": true}']
+)
+def test_a_rhythm_is_kept_and_an_odd_one_is_none(attempt: Attempt, text: str) -> None:
+    inquiry.keep_rhythm(attempt, 4.5)
+    assert inquiry.kept_rhythm(attempt) == 4.5
+    Path(attempt.dir, inquiry.RHYTHM).write_text(text)
+    assert inquiry.kept_rhythm(attempt) == 0.0
+
+
+def test_no_rhythm_is_kept_of_an_attempt_that_was_removed(tmp_path: Path) -> None:
+    gone = Attempt(str(tmp_path), "gone", 1)
+    inquiry.keep_rhythm(gone, 4.5)
+    assert inquiry.kept_rhythm(gone) == 0.0
