@@ -18,7 +18,7 @@ import signal
 import sys
 import time
 
-from . import ending, environment, files, process, reap, values
+from . import ending, environment, files, process, reap, recording, values
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1)
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGUSR2)
@@ -48,9 +48,6 @@ Ranks begin only when all hosts are there."""
 
 CALLED_OFF_GRACE_SECONDS = 5.0
 """How long a launcher that waits for other hosts in vain may take after SIGTERM."""
-
-RETRY_SECONDS = 5.0
-"""Pause before the end is recorded again on a disk that is full."""
 
 
 def main(arguments: list[str]) -> int:
@@ -283,7 +280,7 @@ class Supervisor:
                 continue
             identity = reap.read_identity(self._path(f"rank{rank}", "rank.json"))
             reap.send({} if identity is None else dict([identity]), signal.SIGCONT)
-            self._add_event("signal", f"SIGCONT to rank {rank}: it was stopped until now")
+            recording.add_event(self._dir, "signal", f"SIGCONT to rank {rank}: it was stopped until now")
             try:
                 os.unlink(path)
             except OSError:
@@ -323,57 +320,16 @@ class Supervisor:
             self._pause(0.01)
         stop = files.read_json(self._path("stop.json"))
         if not self._ours:
-            self._code = self._code_from_ranks()
+            self._code = recording.code_from_ranks(self._dir, self._ranks)
         left = self._tree.members()
         reason = self._reason(stop, left)
-        self._record_ranks()
-        self._remove_secrets()
+        recording.record_ranks(self._dir, self._ranks)
+        recording.remove_secrets(self._dir)
         reaped = sorted({*self._ended, *self._killed} - {self._launcher[0]})
-        end = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
+        end: dict[str, object] = {"code": self._code, "time": time.time(), "reason": reason, "reaped": reaped}
         name = "finished" if self._code == 0 else "stopped" if stop is not None else "failed"
-        self._add_event(name, reason)
-        while True:
-            try:
-                files.write_json_in_reserve(self._path("exit.json"), end)
-                break
-            except OSError as error:
-                if error.errno not in files.NO_SPACE:
-                    raise
-            time.sleep(RETRY_SECONDS)
-        files.drop_reserve(self._path("stop.json"))
-
-    def _add_event(self, name: str, text: str) -> None:
-        event = {"time": time.time(), "name": name, "actor": "supervisor", "text": text}
-        try:
-            files.append_json_line(self._path("events.jsonl"), event)
-        except OSError:
-            pass  # a full disk; of an end, exit.json says the same, later
-
-    def _remove_secrets(self) -> None:
-        for name in os.listdir(self._dir):
-            if name.startswith("secrets.json"):
-                try:
-                    os.unlink(self._path(name))
-                except OSError:
-                    pass  # gone already; otherwise the daemon tries again at its start
-
-    def _record_ranks(self) -> None:
-        """Say for ranks that could not do so themselves, because they were killed, how they ended."""
-        for rank, code in ending.exit_codes(ending.launcher_tail(self._dir)).items():
-            path = self._path(f"rank{rank}", "exit.json")
-            if rank in self._ranks and not os.path.exists(path):
-                try:
-                    files.write_json(path, {"code": code, "time": time.time()})
-                except OSError:
-                    pass  # a full disk, or a rank that never had a folder: what is not known is not shown
-
-    def _code_from_ranks(self) -> int | None:
-        """0 when every rank says that it ended well; else nobody knows how the launcher ended."""
-        for rank in self._ranks:
-            recorded = files.read_json(self._path(f"rank{rank}", "exit.json")) or {}
-            if recorded.get("code") != 0:
-                return None
-        return 0
+        recording.add_event(self._dir, name, reason)
+        recording.write_end(self._dir, end)
 
     def _reason(self, stop: dict[str, object] | None, left: dict[int, int]) -> str:
         parts = []

@@ -13,7 +13,7 @@ import pytest
 from attempts import SCRIPTS, Lab, ended, events, log
 from waiting import wait_until
 
-from agent import control, ending, files, process, reap, supervise
+from agent import control, ending, files, process, reap, recording, supervise
 from agent.attempt import Attempt
 
 MAX_RSS = 14 * 1024 * 1024
@@ -386,7 +386,7 @@ def test_the_end_is_recorded_once_there_is_space_again(lab: Lab, monkeypatch: py
 
     supervisor = supervise.Supervisor(attempt.dir, attempt.spec(), attempt.resolved())
     monkeypatch.setattr(files, "write_json", full)
-    monkeypatch.setattr(supervise, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(recording, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(supervisor, "_pause", lambda seconds: None)
     supervisor._record_end()
     assert not refusals
