@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
+from typing import Optional
 
 from . import (
     blobs,
@@ -15,11 +17,13 @@ from . import (
     log_requests,
     network_requests,
     node_requests,
+    probe,
     run_requests,
     signal_requests,
     tree_requests,
     wire,
 )
+from .actions import in_thread
 from .errors import RunError
 from .services import Methods, Nothing, Result, Services
 from .viewer import Viewer
@@ -60,22 +64,38 @@ async def retire(services: Services, viewer: Viewer, params: Nothing) -> Result:
     return {}
 
 
-async def probe_host(services: Services, viewer: Viewer, params: Nothing) -> Result:
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """`python` is a path or a name as a profile has it: that one is asked too."""
+
+    python: str = ""
+
+
+async def probe_host(services: Services, viewer: Viewer, params: Probe) -> Result:
     """The Pythons (null when they are not known yet), GPUs and cores that a launch could use."""
-    del viewer, params
+    del viewer
     found = await services.checker.pythons()
+    named = await in_thread(_named, services.home, params.python) if params.python else None
     status = await services.actions.gpu_status()
     return {
         "interpreters": found,
         "gpus": len(status.gpus),
         "cores": launch.usable_cores(),
+        "named": named,
     }
+
+
+def _named(home: str, python: str) -> Optional[Result]:
+    try:
+        return probe.resolve(home, python, "", ())._asdict()
+    except RunError:
+        return None  # a launch says why
 
 
 METHODS: Methods = {
     "ping": (Nothing, ping),
     "retire": (Nothing, retire),
-    "probe": (Nothing, probe_host),
+    "probe": (Probe, probe_host),
     **run_requests.METHODS,
     **node_requests.METHODS,
     **log_requests.METHODS,

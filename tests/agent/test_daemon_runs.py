@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import sys
 import zipfile
 from pathlib import Path
 
@@ -251,6 +252,11 @@ def test_a_command_too_long_for_a_line(one_host: AgentHost) -> None:
 
 
 def test_the_probe_lists_what_a_launch_could_use(one_host: AgentHost) -> None:
-    found = one_host.connect().request("probe", timeout=120)
+    viewer = one_host.connect()
+    found = viewer.request("probe", timeout=120)
     assert found["cores"] >= 1
     assert any(entry["torch"] == "2.13.0+fake" for entry in found["interpreters"])
+    assert found["named"] is None
+    found = viewer.request("probe", python=sys.executable, timeout=120)
+    assert found["named"]["path"] == sys.executable
+    assert viewer.request("probe", python="/nowhere/python", timeout=120)["named"] is None

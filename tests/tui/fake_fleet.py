@@ -110,7 +110,14 @@ class FakeSession(Checked):
             "packages": {"torch": "2.7.1", **self.packages},
         }
         host = self.fake_host()
-        return {"interpreters": [torch], "gpus": host.gpus, "cores": host.cores}
+        named = {
+            **torch,
+            "path": "/home/me/venv/bin/python",
+            "packages": {"torch": "2.7.1", "deepspeed": "0.19"},
+        }
+        known = params.get("python") == "~/venv/bin/python"
+        answer = {"interpreters": [torch], "gpus": host.gpus, "cores": host.cores}
+        return {**answer, "named": named if known else None}
 
     def _checkpoints(self, params: dict[str, Any]) -> dict[str, Any]:
         path = f"/root/.encamp/runs/{params['run']}/checkpoints"

@@ -143,6 +143,21 @@ async def test_a_host_that_does_not_say_is_no_reason_against_it(tmp_path: Path) 
         assert not driver.app.screen.query_one("#launch").disabled
 
 
+async def test_the_python_that_the_profile_names_is_the_one_that_counts(
+    tmp_path: Path, profiles: Path
+) -> None:
+    (profiles / "aa-task.toml").write_text(f'{TASK}python = "~/venv/bin/python"\n')
+    (profiles / "ab-script.toml").write_text(f'{TASK}python = "/nowhere/python"\n')
+    async with driving(hosts(8), tmp_path, size=(120, 40)) as driver:
+        driver.app.launch("aa-task")
+        await driver.sees("● can run here")
+        await choose(driver, "zero2")
+        await driver.sees("● can run here")
+        await driver.press("escape")
+        driver.app.launch("ab-script")
+        await driver.sees("? not known of /nowhere/python on a")
+
+
 async def test_hosts_that_are_marked_later_are_asked_then(tmp_path: Path) -> None:
     async with driving(hosts(4, 4), tmp_path, size=(100, 40)) as driver:
         await driver.press("n")

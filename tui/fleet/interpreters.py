@@ -15,13 +15,23 @@ ASK_SECONDS = 90.0
 
 @dataclass(frozen=True)
 class Means:
-    """What a host has for training. `interpreters` is None when it does not know in time."""
+    """What a host has for training. `interpreters` is None when it does not know in time.
+
+    `named` is the Python that was asked for by name; None where there is no such program.
+    """
 
     gpus: int
     cores: int
     interpreters: Optional[tuple[Interpreter, ...]] = None  # noqa: UP045 (read at run time by wire.from_json)
+    named: Optional[Interpreter] = None  # noqa: UP045
 
 
-async def ask(session: Session) -> Means:
-    """Ask a host what it has. Raises RequestRefused, HostError."""
-    return read_answer(Means, await session.request("probe", {}, timeout=ASK_SECONDS))
+async def ask(session: Session, python: str = "auto") -> Means:
+    """Ask a host what it has, and what is in the Python of a profile that names one.
+
+    A relative path is not asked about: it is in a project that the host has yet to get.
+    Raises RequestRefused, HostError.
+    """
+    known = python != "auto" and (python.startswith(("/", "~")) or "/" not in python)
+    params = {"python": python} if known else {}
+    return read_answer(Means, await session.request("probe", params, timeout=ASK_SECONDS))

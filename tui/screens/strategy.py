@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -77,8 +78,10 @@ class StrategyChoice(Vertical):
         self._hosts: tuple[str, ...] = ()
         self._wanted = strategies.Wanted()
         self._pythons: dict[str, tuple[Interpreter, ...] | None] = {}
-        """What hosts have told of their Pythons; None while they are asked, and where they do not know."""
-        self._asking: set[str] = set()
+        """What hosts have told of their Pythons; None where they do not know."""
+        self._named: dict[tuple[str, str], Interpreter | None] = {}
+        """Which Pythons of profiles hosts were asked about, and what each is: None while not known."""
+        self._asking: set[tuple[str, str]] = set()
 
     def compose(self) -> ComposeResult:
         """The field with its name, and the line below."""
@@ -100,40 +103,51 @@ class StrategyChoice(Vertical):
     def on_hosts(self, names: Sequence[str]) -> None:
         """These hosts are marked now; those of which nothing is known are asked."""
         self._hosts = tuple(names)
+        python = self._wanted.python
         for name in self._hosts:
             host = self._app.store.hosts.get(name)
-            if host is not None and host.link is Link.LIVE and name not in self._pythons:
-                self._pythons[name] = None
-                self._asking.add(name)
-                self._ask(name)
+            if host is not None and host.link is Link.LIVE and (name, python) not in self._named:
+                self._named[name, python] = None
+                self._asking.add((name, python))
+                self._ask(name, python)
         self._show()
 
     def of_profile(self, profile: Profile, own: str) -> None:
         """The profile with all that is changed, and the strategy that it would have without this field."""
         self._wanted = strategies.wanted(profile)
         self.field.profile = own
-        self._show()
+        self.on_hosts(self._hosts)
 
     def judge(self, name: str) -> strategies.Verdict:
         """Whether the hosts that are marked can run a strategy, as far as is known now."""
         views = [view for host in self._hosts if (view := self._app.store.hosts.get(host)) is not None]
         known = [
-            strategies.host_has(view, self._pythons.get(view.name), asking=view.name in self._asking)
+            strategies.host_has(
+                view, self._of(view.name), asking=(view.name, self._wanted.python) in self._asking
+            )
             for view in views
         ]
         return strategies.judge(name, known, self._wanted)
+
+    def _of(self, host: str) -> tuple[Interpreter, ...] | None:
+        """The Pythons of a host; the one that the profile names is called as it is there."""
+        found, named = self._pythons.get(host), self._named.get((host, self._wanted.python))
+        if named is None:
+            return found
+        return (*(found or ()), dataclasses.replace(named, path=self._wanted.python))
 
     @property
     def _app(self) -> EncampApp:
         return cast("EncampApp", self.app)
 
     @work(group="pythons", exit_on_error=False)
-    async def _ask(self, name: str) -> None:
+    async def _ask(self, name: str, python: str) -> None:
         try:
-            self._pythons[name] = (await interpreters.ask(self._app.fleet.session(name))).interpreters
+            means = await interpreters.ask(self._app.fleet.session(name), python)
+            self._pythons[name], self._named[name, python] = means.interpreters, means.named
         except EncampError:
             pass  # that is not known, then; what the host says of the launch itself counts
-        self._asking.discard(name)
+        self._asking.discard((name, python))
         self._show()
 
     def _show(self) -> None:
