@@ -16,7 +16,7 @@ from .fleet.diagnosis import Report
 SURENESS = ((0.95, "certain"), (0.8, "almost certain"), (0.6, "likely"), (0.35, "perhaps"), (0.0, "a guess"))
 """From which confidence on which word."""
 
-PACKAGES = re.compile(r"\A.*/(?:site|dist)-packages/|\A.*/lib/python\d[\d.]*/")
+PACKAGES = re.compile(r"\A.*/(?:site|dist)-packages/|\A.*/lib/python\d[\d.]*/|\A.*/[0-9a-f]{32,}/")
 """What in the file of a library says nothing."""
 
 BLAMED = re.compile(r"\Aranks? (\d{1,5}(?:(?:, | and )\d{1,5})*)\b")

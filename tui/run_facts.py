@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from agent import wire
 
+from . import diagnosis_facts, training_facts
 from . import formatting as fmt
-from . import training_facts
 from .examining import NOTHING, Examination
 from .fleet.run_watch import CONSEQUENCES
 from .fleet.store import HostView, Link, NodeView, RankView, RunView
@@ -254,6 +254,16 @@ def _going(run: RunView) -> str:
 def wrapped(text: str, width: int, lines: int) -> list[str]:
     """`text` on at most `lines` lines of `width` cells."""
     return textwrap.wrap(text, max(20, width), max_lines=lines, placeholder=" …") if text else []
+
+
+def blamed(run: RunView) -> list[int]:
+    """Ranks that the reason of a run begins with, of one that stalls or has failed; else none."""
+    state, reason = run.standing()
+    if state not in ("stalled", "failed"):
+        return []
+    host, _, rest = reason.partition(": ")
+    ranks = diagnosis_facts.blamed(rest if host in run.hosts else reason)
+    return [rank for rank in ranks if rank in run.ranks]
 
 
 def culprits(run: RunView) -> list[int]:

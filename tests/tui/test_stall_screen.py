@@ -15,7 +15,7 @@ from feed import FakeHost, Feed, cpu_demo, small, two_by_four
 from waiting import eventually
 
 from agent import wire
-from agent.diagnosis.evidence import Evidence, Thread
+from agent.diagnosis.evidence import Evidence, Frame, Thread
 from tui import alerts, diagnosis_facts, run_facts
 from tui.fleet import timeline
 from tui.fleet.errors import RequestRefused
@@ -188,6 +188,22 @@ async def test_the_diagnosis_of_a_crash_shows_who_failed_first(tmp_path: Path) -
         await eventually(lambda: "a consequence" in stack.text, 5, "why rank 1 ended")
 
 
+async def test_the_rank_that_was_killed_first_is_not_shown_as_a_consequence(tmp_path: Path) -> None:
+    feed = small()
+    codes = dict.fromkeys(range(8), 1) | {3: -9}
+    feed.end_run("vast-a", RUN, "failed", codes, reason="rank 3 was killed by SIGKILL.", exit_code=1)
+    async with driving(feed, tmp_path, size=(140, 40), start_run=RUN) as driver:
+        assert rows(driver)[:3] == [3, 0, 1]
+        assert driver.app.screen.query_one(RankTable).cursor == 3
+        assert "✕    3" in driver.line("signal 9")
+
+
+def test_files_of_libraries_and_of_sent_code_are_named_by_their_end() -> None:
+    sent = f"/root/.encamp/code/{'0a' * 32}/trainer/loop.py"
+    for file, said in ((sent, "trainer/loop.py:7"), ("/opt/lib/python3.11/runpy.py", "runpy.py:7")):
+        assert diagnosis_facts.file_words(Frame(file, 7, "run", False)) == said
+
+
 async def test_a_host_that_is_away_is_in_the_diagnosis(tmp_path: Path) -> None:
     feed = two_by_four()
     feed.store.set_link("vast-b", Link.UNREACHABLE, "No route to host.")
@@ -225,6 +241,7 @@ async def test_earlier_stalls_and_attempts_are_paged_through(tmp_path: Path) -> 
         await driver.sees("vast-a is not in it: it called no stall then.")
         assert rows(driver) == [6, 4, 5, 7], "only of these it is known how they were"
         assert driver.app.screen.query_one(RankTable).cursor == 6
+        assert driver.app.focused is driver.app.screen.query_one(RankTable)
         assert "T stopped" in driver.line("▲    6")
         await driver.pilot.pause(0.4)
         assert asked(driver) == asked_before, "nobody is asked how the past is"

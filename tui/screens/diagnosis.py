@@ -121,8 +121,7 @@ class DiagnosisScreen(RanksScreen):
     def update(self, now: float) -> None:
         """Ask when it is time, and show what is known."""
         run = self.found()
-        self.ranks.display = run is not None
-        self.query_one("#below").display = run is not None
+        self._show_ranks(run is not None and (self._past.page is None or self._past.report is not None))
         if run is None:
             self.query_one("#verdict", Lines).show(
                 [[(f" ? no host that answers knows the run {self.run_id}", "unknown")]]
@@ -141,7 +140,8 @@ class DiagnosisScreen(RanksScreen):
         else:
             self._show_past(self._past.page, now)
         report = self.report
-        self._select(run, report)
+        if self._past.page is None or report is not None:
+            self._select(run, report)
         self.show_rank()
         self.bind_for((run.state, report is None, self._bundling, self._past.several, self._past.page))
 
@@ -176,8 +176,13 @@ class DiagnosisScreen(RanksScreen):
             what = f"attempt {page.attempt}" if page.time is None else f"the stall of {fmt.clock(page.time)}"
             lines.append([(f" ◌ reading {what}", fmt.STARTING)])
         notes = report.notes if report is not None else ()
-        self.ranks.display = self.query_one("#below").display = report is not None
         self._say(lines, [*([fmt.sentences(error.message, error.hint)] if error is not None else ()), *notes])
+
+    def _show_ranks(self, shown: bool) -> None:
+        hidden = not self.ranks.display
+        self.ranks.display = self.query_one("#below").display = shown
+        if hidden and shown:
+            self.ranks.focus()  # it was taken from what was hidden
 
     def _say(self, lines: list[list[Piece]], notes: Sequence[str]) -> None:
         for note in notes:

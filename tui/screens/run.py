@@ -11,8 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widgets import Input
 
-from .. import diagnosis_facts, run_facts, training_facts
 from .. import formatting as fmt
+from .. import run_facts, training_facts
 from ..examining import NOTHING, Examination
 from ..fleet import progress_history
 from ..fleet.diagnosis import Report
@@ -132,18 +132,13 @@ class RunScreen(RanksScreen):
         self._report = self._examination.current(run, now) if run.state == "stalled" else None
         self.query_one(RunBanner).tell(run, now, self._examination, read_only=self.encamp.read_only)
         self._show_graphs(run)
-        self.ranks.show(run, now, self._report, self._blamed(run))
+        self.ranks.show(run, now, self._report, run_facts.blamed(run))
         self._select(run)
         self.show_rank()
         self._recall_progress(run)
         self.bind_for(
             (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
         )
-
-    def _blamed(self, run: RunView) -> list[int]:
-        """Ranks that hold the run up, as its host says; none of one that goes on."""
-        state, reason = run.standing()
-        return diagnosis_facts.blamed(reason) if state == "stalled" else []
 
     def _recall_progress(self, run: RunView) -> None:
         """Have the curves filled with what was reported before we looked, once for each connection."""
@@ -210,9 +205,12 @@ class RunScreen(RanksScreen):
             self.ranks.select(self._wanted)
             self._wanted, self._chosen_for_user = None, NO_RANK
         elif self._chosen_for_user in (None, self.rank):
-            failed = run_facts.culprits(run) if run.state == "failed" else []
-            blamed = self.ranks.rows[:1] if run.state == "stalled" else []
-            self._chosen_for_user = min(failed or blamed or run.ranks, default=run_facts.LAUNCHER)
+            first = run_facts.blamed(run)[:1]
+            if run.state == "failed":
+                first = first or run_facts.culprits(run)
+            elif run.state == "stalled":
+                first = self.ranks.rows[:1]
+            self._chosen_for_user = min(first or run.ranks, default=run_facts.LAUNCHER)
             self.ranks.select(self._chosen_for_user)
 
     def show_rank(self) -> None:

@@ -155,6 +155,8 @@ class RankTable(Table[int]):
             mark = fmt.Mark("○", mark.word, fmt.QUIET)
         elif alive and sample.rank in self._blamed:
             mark = fmt.Mark("▲", mark.word, fmt.TROUBLE)
+        elif sample.rank in self._blamed and not self._stopped:
+            mark = fmt.rank_mark(sample.state, sample.exit_code)  # be it by the signal that ended others
         cells: dict[str, Cell] = {
             "mark": (mark.glyph, mark.tone),
             "rank": (str(sample.rank), "strong" if sample.rank in self._blamed else ""),

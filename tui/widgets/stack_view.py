@@ -88,7 +88,10 @@ def lines(report: Report | None, rank: Rank | None, width: int) -> list[list[Pie
     main = [thread for thread in rank.threads if thread.main]
     others = [t for t in rank.threads if not t.main and any(frame.user_code for frame in t.frames)]
     if not any(thread.frames for thread in main):
-        shown.append([(" No stack could be had of it.", "quiet")])
+        why = (
+            "A stopped process cannot tell." if rank.process_state == "T" else "No stack could be had of it."
+        )
+        shown.append([(f" {why}", "quiet")])
     for thread in main:
         shown += _frames(thread.frames, width)
     for thread in others[:MAX_THREADS]:
