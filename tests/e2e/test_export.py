@@ -57,6 +57,26 @@ def test_the_weights_of_a_run_come_as_one_file(newcomer: Camp, box: Sshd, tmp_pa
     assert not (here / "no.pt").exists()
 
 
+def test_a_run_with_a_checkpoint_folder_of_its_own(newcomer: Camp, box: Sshd, tmp_path: Path) -> None:
+    newcomer.add(box)
+    settings = {
+        "run.nproc_per_node": "1",
+        "run.python": sys.executable,
+        "run.cwd": str(tmp_path),
+        "train.checkpoint_dir": "kept/here",
+        "train.steps": "2",
+        "train.sequence_length": "32",
+        "train.micro_batch": "1",
+    }
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    run = newcomer.run("launch", "gpt-tiny", "--on", "box", *words, "--json").json["run"]
+    newcomer.run("wait", run)
+    told = newcomer.run("export", run, "--to", str(tmp_path), "--json").json
+    assert (told["step"], told["file"]) == (2, str(tmp_path / f"{run}-step-2.safetensors"))
+    assert newcomer.run("export", run, "--step", "2", "--to", str(tmp_path / "two.pt"), code=0)
+    assert "there is no checkpoint" in newcomer.run("export", run, "--step", "1", code=1).err
+
+
 def test_only_the_trainers_checkpoints_can_be_exported(newcomer: Camp, box: Sshd) -> None:
     newcomer.add(box)
     run = newcomer.launch(BEHAVE, "say=hello")

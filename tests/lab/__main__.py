@@ -5,8 +5,17 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+INSTALL = "pip install -e '.[dev]'"
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lab.cli import main
+try:
+    from lab.cli import main
+except ModuleNotFoundError as error:
+    if error.name not in ("pytest", "asyncssh"):
+        raise
+    sys.exit(
+        f"tests.lab: {sys.executable} has no {error.name}, which the lab shares with the tests: {INSTALL}"
+    )
 
 sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent import launch
+from agent import launchers
 from profiles import keys
 from tui.fleet import strategies
 from tui.fleet.check_facts import Interpreter
@@ -34,9 +34,9 @@ def test_every_strategy_of_a_profile_is_in_the_table() -> None:
 
 def test_packages_are_those_without_which_the_agent_refuses() -> None:
     for name, about in strategies.STRATEGIES.items():
-        assert set(about.packages) == set(launch.TRAINER_NEEDS.get(name, ("torch",))), name
-        assert set(about.launcher_packages) == set(launch.LAUNCHER_NEEDS.get(name, ("torch",))), name
-        assert about.one_process == launch.LAUNCHERS[name].one_process, name
+        assert set(about.packages) == set(launchers.TRAINER_NEEDS.get(name, ("torch",))), name
+        assert set(about.launcher_packages) == set(launchers.LAUNCHER_NEEDS.get(name, ("torch",))), name
+        assert about.one_process == launchers.LAUNCHERS[name].one_process, name
 
 
 def test_when_to_choose_one_fits_a_line_of_a_small_terminal() -> None:
@@ -57,8 +57,8 @@ def test_when_to_choose_one_fits_a_line_of_a_small_terminal() -> None:
         ("tf-mirrored", [host()], (NO, "needs tensorflow: encamp env build tensorflow --on a")),
         ("tf-mirrored", [host("a", TENSORFLOW)], (YES, "")),
         ("ddp", [host("a", TENSORFLOW)], (NO, "no torch on a: install torch there")),
-        ("zero2", [host("a", BARE)], (NO, "no torch and deepspeed on a: install torch there, or name a Python "
-            "that has it; then encamp env build deepspeed --on a")),
+        ("zero2", [host("a", BARE)], (NO, "no torch and deepspeed on a: install torch there, or name a "
+            "Python that has it; then encamp env build deepspeed --on a")),
         ("zero2", [host("a"), host("b", DEEPSPEED), host("c")], (NO, "needs deepspeed: encamp env build "
             "deepspeed --on a,c")),
         ("zero2", [host("a", BARE), host("b")], (NO, "no torch and deepspeed on a; needs deepspeed: install "

@@ -21,7 +21,7 @@ def register(commands: Commands) -> None:
         summary="fetch the weights of a checkpoint as one file",
         details="The host writes the weights alone, under the job's own names, as safetensors or as a "
         "state_dict of torch, in the Python of the run; then the file is fetched as encamp get does it. "
-        "For runs of the built-in trainer whose checkpoints are in the run's folder.",
+        "For runs of the built-in trainer, wherever they keep their checkpoints.",
         examples=[
             "encamp export gpt-tiny-k3f9x",
             "encamp export gpt --step 400 --to model.pt",

@@ -25,14 +25,15 @@ async def run(args: argparse.Namespace) -> int:
     ending = _ending(args.to)
     start = time.monotonic()
     async with open_run(args) as found:
-        host, step = await _checkpoint(found, args.step, args.on)
-        root = destination(Path(args.to), f"{found.id}-step-{step}{ending}")
+        host, step, folder = await _checkpoint(found, args.step, args.on)
         exporter = RunExport(host)
         meter = Meter(enabled=sys.stderr.isatty())
         try:
             if sys.stderr.isatty():
-                output.note(output.clean(f"{host.session.name} writes the weights of step {step}"))
-            written = await exporter.write(step, ending)
+                what = f"of step {step}" if step is not None else f"of the newest checkpoint in {folder}"
+                output.note(output.clean(f"{host.session.name} writes the weights {what}"))
+            written = await exporter.write(step, ending, folder)
+            root = destination(Path(args.to), f"{found.id}-step-{written.step}{ending}")
             files, _, _ = await host.find(written.path)
             download = Download(host, meter.show)
             (fetched,) = await download.run(root, files, force=args.force)
@@ -47,7 +48,7 @@ async def run(args: argparse.Namespace) -> int:
             {
                 "run": found.id,
                 "host": host.session.name,
-                "step": step,
+                "step": written.step,
                 "file": str(fetched.target),
                 "bytes": fetched.file.size,
                 "sha256": fetched.sha256,
@@ -61,7 +62,7 @@ async def run(args: argparse.Namespace) -> int:
     else:
         print(
             output.clean(
-                f"{fetched.target}: step {step}, {fmt.plural(written.tensors, 'tensor')}, "
+                f"{fetched.target}: step {written.step}, {fmt.plural(written.tensors, 'tensor')}, "
                 f"{written.parameters / 1e6:.2f} M numbers, {fmt.size(fetched.file.size)}"
                 + (", which was here already" if fetched.unchanged else "")
                 + (f", from {host.session.name}" if len(found.members) > 1 else "")
@@ -81,8 +82,19 @@ def _ending(to: str) -> str:
     return path.suffix
 
 
-async def _checkpoint(found: Found, step: int | None, on: str | None) -> tuple[HostFiles, int]:
-    """A host with the checkpoint, and its step. Raises EncampError when there is none that is complete."""
+async def _checkpoint(found: Found, step: int | None, on: str | None) -> tuple[HostFiles, int | None, str]:
+    """A host with the checkpoint, its step, and its folder where that is not the run's.
+
+    Of another folder the host itself finds out which step is the newest: None. Raises EncampError when there
+    is none that is complete.
+    """
+    for session in found.sessions:
+        if on in (None, session.name):
+            host = HostFiles(session, found.id)
+            folder = await _own_folder(host)
+            if folder:
+                return host, step, folder
+            await host.close()
     wanted = "" if step is None else f"/step-{step}"
     try:
         there = await find(found, f"checkpoints{wanted}", on)
@@ -94,7 +106,14 @@ async def _checkpoint(found: Found, step: int | None, on: str | None) -> tuple[H
     if newest_there is None:
         await there.host.close()
         raise _none(found.id, step)
-    return there.host, newest_there
+    return there.host, newest_there, ""
+
+
+async def _own_folder(host: HostFiles) -> str:
+    try:
+        return await RunExport(host).own_folder()
+    except EncampError:
+        return ""  # whoever looks for checkpoints in the run's folder says what is wrong
 
 
 def _none(run: str, step: int | None) -> EncampError:

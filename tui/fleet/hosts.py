@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def default_name(target: ParsedTarget, taken: Iterable[str]) -> str:
 
 
 class Inventory:
-    """hosts.toml. Comments, order and keys we do not know survive every change.
+    """hosts.toml. Comments, order and keys we do not know survive every change: see `_refuse_misspelt`.
 
     Each change reads the file anew under a lock, so encamps that write at once lose nothing.
     """
@@ -231,6 +232,7 @@ class Inventory:
         where = f"{self.path}: hosts.{name}"
         if not isinstance(table, dict):
             raise UsageError(f"{where} is not a table.", "Write each host as [hosts.NAME].")
+        _refuse_misspelt(table, where)
         if "hostname" not in table:
             raise UsageError(f"{where} has no hostname.", 'Add one, for example hostname = "203.0.113.7".')
         values: dict[str, Any] = {"name": name}
@@ -274,6 +276,21 @@ class Inventory:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def _refuse_misspelt(table: Mapping[str, object], where: str) -> None:
+    """Raise UsageError for a key that is nearly one of ours. Others may be anybody's, and stay."""
+    known = [KEYS.get(field, field) for field in CHECKS]
+    for key in table:
+        if key in known:
+            continue
+        meant = {"peer_address": ["address"], "host": ["hostname"]}.get(key)
+        meant = meant or difflib.get_close_matches(key.lower().replace("-", "_"), known, n=1, cutoff=0.75)
+        if meant:
+            raise UsageError(
+                f"{where}.{key} is no key of a host: did you mean {meant[0]}?",
+                f"A host may have {', '.join(known)}.",
+            )
 
 
 def _no_such_host(name: str, hosts: Iterable[str]) -> UsageError:

@@ -9,7 +9,7 @@ import json
 import posixpath
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,18 +32,40 @@ HASH = re.compile(r"[0-9a-f]{64}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The file on the host, and how many tensors and numbers are in it."""
+    """The file on the host, of which step it is, and how many tensors and numbers are in it."""
 
     path: str
+    step: int
     tensors: int
     parameters: int
     left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Trainer:
+    """What exports: the Python of the run, and the folders with the trainer's code."""
+
+    python: str
+    code: tuple[str, ...]
+    checkpoints: str
+    """The folder of checkpoints that the profile names, if it does: absolute, or from the user's home on."""
 
 
 def newest(files: Iterable[HostFile]) -> int | None:
     """The step of the newest complete checkpoint among the files of a run."""
     matches = (COMPLETE.match(file.path) for file in files)
     return max((int(match[1]) for match in matches if match), default=None)
+
+
+def checkpoint_dir(args: Sequence[str], cwd: str) -> str:
+    """The folder that the trainer's `args` name for checkpoints, seen from anywhere; empty without one."""
+    flag, named = "--checkpoint-dir", ""
+    for word, following in zip(args, (*args[1:], ""), strict=False):
+        if word == flag:
+            named = following
+        elif word.startswith(f"{flag}="):
+            named = word.partition("=")[2]
+    return named if named.startswith("~") or not named else posixpath.join(cwd, named)
 
 
 class RunExport:
@@ -53,20 +75,30 @@ class RunExport:
         self._host = host
         self._session = host.session
 
-    async def write(self, step: int, ending: str) -> Written:
-        """Export the checkpoint of that step; `ending` says as what."""
-        python, code = await self._trainer()
+    async def own_folder(self) -> str:
+        """Where the run keeps its checkpoints instead of in its own folder; empty when it does not."""
+        return (await self._trainer()).checkpoints
+
+    async def write(self, step: int | None, ending: str, checkpoints: str = "") -> Written:
+        """Export the checkpoint of that step, None for the newest; `ending` says as what.
+
+        `checkpoints` is the folder, when not that of the run.
+        """
+        trainer = await self._trainer()
         folder = posixpath.join(self._home(), "runs", self._host.run)
-        path = f"{FOLDER}/step-{step}{ending}"
+        checkpoints = checkpoints or f"{folder}/checkpoints"
+        path = f"{FOLDER}/step-{'newest' if step is None else step}{ending}"
         command = [
-            *("env", f"PYTHONPATH={':'.join(code)}", python, "-m", "trainer.export", str(step)),
-            *("--checkpoint-dir", f"{folder}/checkpoints", "--to", f"{folder}/{path}", "--force", "--json"),
+            *("env", f"PYTHONPATH={':'.join(trainer.code)}", trainer.python, "-m", "trainer.export"),
+            *(checkpoints if step is None else str(step), "--checkpoint-dir", checkpoints),
+            *("--to", f"{folder}/{path}", "--force", "--json"),
         ]
         said = await self._run(f"mkdir -p {shlex.quote(f'{folder}/{FOLDER}')} && {shlex.join(command)}")
         try:
             told = json.loads(said.strip().rpartition(b"\n")[2])
             left_out = tuple(printable(str(name)[:300]) for name in told["left_out"])
-            return Written(path, int(told["tensors"]), int(told["parameters"]), left_out)
+            counts = int(told["step"]), int(told["tensors"]), int(told["parameters"])
+            return Written(path, *counts, left_out)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise Nonsense(self._session) from None
 
@@ -74,8 +106,8 @@ class RunExport:
         """Remove the file on the host, once it has been fetched."""
         await self._run(f"rm -f {shlex.quote(posixpath.join(self._home(), 'runs', self._host.run, path))}")
 
-    async def _trainer(self) -> tuple[str, list[str]]:
-        """The Python of the newest attempt on this host, and the folders with its code."""
+    async def _trainer(self) -> _Trainer:
+        """That of the newest attempt on this host."""
         _, entries = await self._host.entries("attempts")
         attempts = [int(name) for name, kind, _ in entries if kind == "folder" and name.isdigit()]
         if not attempts:
@@ -88,6 +120,7 @@ class RunExport:
             spec: dict[str, Any] = json.loads(data)
             kind = str(spec["target_kind"])
             hashes = [str(reference["sha256"]) for reference in spec["code"]]
+            named = checkpoint_dir([str(word) for word in spec["args"]], str(spec["resolved"]["cwd"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             raise Nonsense(self._session) from None
         if kind != "task":
@@ -99,7 +132,8 @@ class RunExport:
         python = view.info.python if view is not None else ""
         if not all(map(HASH.match, hashes)) or not python.startswith("/"):
             raise Nonsense(self._session)
-        return python, [posixpath.join(self._home(), "code", sha256) for sha256 in hashes]
+        code = tuple(posixpath.join(self._home(), "code", sha256) for sha256 in hashes)
+        return _Trainer(python, code, named)
 
     async def _run(self, command: str) -> bytes:
         channel = await self._session.open_bulk(command)
