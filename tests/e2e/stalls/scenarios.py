@@ -101,7 +101,7 @@ STALLS = (
     _data("stopped-worker", 1, words="is stopped"),
     _data("slow-worker", 1, words="download (loader.py:"),
     _data("no-workers", 0, words="download (loader.py:"),
-    Scenario("no-optimizer", "bare.py", ("no-optimizer",), ("collective-missing",), (1,), seconds=45),
+    Scenario("no-optimizer", "bare.py", ("no-optimizer",), ("collective-missing",), (1,)),
     Scenario("never-joins", "bare.py", ("never-joins",), ("collective-missing",), (1,), seconds=45),
     # its own handler of SIGUSR2, a fork before there is a process group, its own standard output
     _ddp("own-ways", "collective-missing", words="wait_for_the_others_file (ddp.py:"),

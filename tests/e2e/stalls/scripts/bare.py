@@ -28,7 +28,7 @@ def exchange(culprit, rounds=400):
 
     dist.init_process_group("gloo")
     for number in range(rounds):
-        if number == 60 and dist.get_rank() == culprit:
+        if number == 100 and dist.get_rank() == culprit:
             begin()
             wait_for_ever()
         dist.all_reduce(torch.ones(8))
