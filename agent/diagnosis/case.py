@@ -11,6 +11,9 @@ from .verdict import Diagnosis, Finding
 START_SECONDS = 30.0
 """How long a rank may go without progress before this run has a rhythm."""
 
+LEAVING_SECONDS = 60.0
+"""How long the process of a rank may live on when its program is over."""
+
 BUSY_SECONDS = 15.0
 """How long one that computes may be in one and the same place that does not tell what it is."""
 
@@ -43,15 +46,22 @@ class Case:
         self.running = [rank for rank in self.live if rank.state == "running"]
         silent = [rank.step_age or 0.0 for rank in self.running]
         least = TOGETHER * self.allowed if any(age > self.allowed for age in silent) else self.allowed
-        self.stalled = [rank for rank, age in zip(self.running, silent) if age > least]
-        self.waits = waiting.waits(self.running)
         self.hosts = {host.name: host for host in evidence.hosts}
+        self.stalled = [
+            rank for rank, age in zip(self.running, silent) if age > least and not self.leaving(rank)
+        ]
+        self.waits = waiting.waits(self.running)
         self.by_number: Dict[int, Rank] = {rank.rank: rank for rank in evidence.ranks}
 
     def offset(self, rank: Rank) -> float:
         """Seconds by which the clock of the rank's host is ahead of the viewer's."""
         host = self.hosts.get(rank.host)
         return 0.0 if host is None else host.clock_offset
+
+    def leaving(self, rank: Rank) -> bool:
+        """Whether its program is over, and only its process is not: on a busy machine that takes long."""
+        ended = rank.ended
+        return ended is not None and self.evidence.time + self.offset(rank) - ended < LEAVING_SECONDS
 
     def since(self, ranks: Sequence[Rank]) -> float:
         """How long all of `ranks` have made no progress, in seconds."""

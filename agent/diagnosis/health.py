@@ -45,6 +45,8 @@ def going_on(case: Case) -> Optional[Diagnosis]:
             )
     phase = next((word for word in map(places.phase, case.running) if word), "")
     sentence = f"slow phase: {phase}" if phase else "all ranks make progress"
+    if case.running and all(case.leaving(rank) for rank in case.running):
+        sentence = "its programs are over, and their processes end"
     if not case.running:
         sentence = "no rank has started yet" if case.live else "it has ended"
     return verdict_on(case, "healthy", [], 0.9, sentence)

@@ -290,6 +290,11 @@ CASES: dict[str, tuple[Evidence, str, tuple[int, ...]]] = {
         "stopped",
         (0,),
     ),
+    "one whose program is over and whose process is not": (
+        evidence(without_record(elsewhere(0, SAVING, user(), step_age=70.0, ended=935.0))),
+        "slow-storage",
+        (0,),
+    ),
     "all sleep and never took a step": (
         evidence(*(elsewhere(n, user("wait"), step=None, step_age=61.0) for n in range(2))),
         "unknown",
@@ -319,6 +324,10 @@ HEALTHY: dict[str, Evidence] = {
         waiting(0), elsewhere(1, user("score"), earlier=(user("other"), user("score")))
     ),
     "processes of its own": evidence(elsewhere(0, SPAWN, user(), step=None, step_age=40.0), allowed=0.0),
+    "programs that are over, on a busy machine": evidence(
+        Rank(0, "a", "exited", exit_code=0, ended=993.0),
+        Rank(1, "a", "running", pid=101, step=25, step_age=8.0, ended=993.1),
+    ),
     "work in one place, for now": evidence(waiting(0), elsewhere(1, user("pack"), main_cpu_share=1.0)),
     "output": evidence(waiting(0), elsewhere(1, user("pack"), log_bytes=10)),
     "files": evidence(waiting(0), elsewhere(1, user("pack"), io_bytes=10_000_000)),
