@@ -121,7 +121,7 @@ CRASHES = (
     _ddp("segfault", "dead", seconds=CRASH_SECONDS),
     _ddp("allocate", "out-of-memory", seconds=CRASH_SECONDS),
     _ddp("memory", "out-of-memory", words="MemoryError", seconds=CRASH_SECONDS),
-    _ddp("fill-memory", "out-of-memory", memory="1200m", seconds=2 * CRASH_SECONDS),
+    _ddp("fill-memory", "out-of-memory", words="it grew from ", memory="1200m", seconds=2 * CRASH_SECONDS),
     _data("killed-worker", 1, seconds=CRASH_SECONDS),
 )
 """Something is over that should not be."""
