@@ -1,21 +1,18 @@
-"""From a launch spec to what is executed: argv, environment, working directory. One function per launcher.
+"""From a launch spec to what is executed: argv, environment, working directory.
 
 Nothing is written and nothing is started here, so a dry run and a launch go through the same code.
 """
 
 from __future__ import annotations
 
-import errno
-import math
 import os
-import random
 import re
-import socket
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import environment, envs, nodes, paths, probe, ranks, wire
+from . import environment, envs, nodes, paths, ports, probe, ranks, wire
 from .cgroup import Cgroups
 from .errors import RunError
+from .launchers import LAUNCHER_NEEDS, LAUNCHERS, TRAINER_NEEDS, Launcher, Plan, bad
 
 MAX_NPROC = 1024
 MAX_GRACE_SECONDS = 3600.0
@@ -24,14 +21,6 @@ MAX_WORD = 128 * 1024 - 1
 """Bytes of one argument or variable: the kernel's limit."""
 MAX_WORDS = 1024 * 1024
 """Bytes of all of them: within the kernel's limit at the usual stack size."""
-
-PORTS = range(15000, 32768)
-"""Where a port for the rendezvous is looked for: below those that the kernel gives to connections."""
-
-MIN_SHUTDOWN_SECONDS = 30
-"""What torchrun gives its ranks by default before it kills them."""
-
-FLIGHT_RECORDER_ENTRIES = 2000
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -52,37 +41,6 @@ class Command(NamedTuple):
     cuda: Optional[str] = None
     gpus: Tuple[int, ...] = ()
     """Indices of the host's GPUs that its ranks use."""
-
-
-class Plan(NamedTuple):
-    """What a launcher's function gets to see."""
-
-    spec: wire.LaunchSpec
-    interpreter: probe.Interpreter
-    attempt: int
-    attempt_dir: str
-    nproc: int
-    port: int
-    program: Tuple[str, ...]
-    """The shim and what it becomes: the command line of a rank without its interpreter."""
-    placement: Optional[wire.Placement] = None
-    """Where the run's other hosts are; None when there are none."""
-    devices: str = ""
-    """What CUDA_VISIBLE_DEVICES is, or would be if it named all GPUs of the host; empty without any."""
-
-
-class Launcher(NamedTuple):
-    """A way to start ranks."""
-
-    name: str
-    argv: Callable[[Plan], List[str]]
-    env: Callable[[Plan], Dict[str, str]]
-    one_process: bool = False
-    """Whether one rank uses all GPUs of the host."""
-    one_host: bool = False
-    """Whether it cannot start ranks on several hosts."""
-    helpers: int = 0
-    """Processes that it starts besides those that `nproc_per_node` counts."""
 
 
 def resolve(
@@ -118,7 +76,7 @@ def resolve(
                 f"strategy {spec.strategy} runs on one host, not on {len(placement.nodes)}",
                 "launch it on one of them, or choose ddp or horovod for several",
             )
-    port = free_port() if placement is None else placement.rendezvous_port
+    port = ports.free_port() if placement is None else placement.rendezvous_port
     attempt_dir = paths.attempt_dir(home, spec.run, attempt)
     kind = "script" if spec.target_kind == "script" else "module"
     target = os.path.expanduser(spec.target) if kind == "script" else spec.target
@@ -148,112 +106,6 @@ def resolve(
     )
 
 
-# --- launchers ---------------------------------------------------------------------------------------------
-
-
-def torchrun_argv(plan: Plan) -> List[str]:
-    """One node of torchrun. It never restarts by itself: we do, with a new port and id each time."""
-    if plan.placement is None:
-        rendezvous = [
-            "--rdzv-backend", "c10d",
-            "--rdzv-endpoint", f"127.0.0.1:{plan.port}",
-            "--rdzv-id", f"{plan.spec.run}-{plan.attempt}",
-            "--rdzv-conf", "is_host=1",
-            "--local-addr", "127.0.0.1",
-        ]  # fmt: skip
-    else:
-        rendezvous = nodes.torchrun_argv(plan.placement)
-    return [
-        plan.interpreter.path, "-m", "torch.distributed.run",
-        "--nnodes", str(1 if plan.placement is None else len(plan.placement.nodes)),
-        "--nproc-per-node", str(plan.nproc),
-        "--max-restarts", "0",
-        *rendezvous,
-        "--log-dir", os.path.join(plan.attempt_dir, "torchrun"),
-        *plan.program,
-    ]  # fmt: skip
-
-
-def torchrun_env(plan: Plan) -> Dict[str, str]:
-    """Let torchrun wait for its ranks as long as a stop may; keep flight recorder dumps with the attempt."""
-    dump = os.path.join(plan.attempt_dir, "flight_recorder_rank")
-    entries = str(FLIGHT_RECORDER_ENTRIES)
-    env = {
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(
-            max(MIN_SHUTDOWN_SECONDS, math.ceil(plan.spec.stop_grace_seconds))
-        ),
-        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    }
-    if plan.placement is not None:
-        env.update(nodes.interface_env(plan.placement))
-    if plan.devices:  # else all jobs of this host answer at the same port, each for another
-        env["NCCL_RAS_ADDR"] = f"localhost:{free_port()}"
-    if _release(plan.interpreter.torch or "") >= (2, 10):
-        env.update(TORCH_FR_BUFFER_SIZE=entries, TORCH_FR_DUMP_TEMP_FILE=dump)
-    else:  # newer ones warn that these names are deprecated
-        env.update(TORCH_NCCL_TRACE_BUFFER_SIZE=entries, TORCH_NCCL_DEBUG_INFO_TEMP_FILE=dump)
-    return env
-
-
-TORCHRUN = Launcher("torchrun", torchrun_argv, torchrun_env)
-
-
-def processes_argv(plan: Plan) -> List[str]:
-    """Our own launcher, see `process_launcher`, in the role that the strategy is."""
-    role, placement = plan.spec.strategy, plan.placement
-    words = [
-        plan.interpreter.path, "-u", os.path.join(plan.attempt_dir, PROCESS_LAUNCHER), role,
-        "--nproc", str(plan.nproc),
-        "--grace", f"{max(MIN_SHUTDOWN_SECONDS, plan.spec.stop_grace_seconds):g}",
-    ]  # fmt: skip
-    if placement is not None:
-        if ":" in placement.rendezvous_address:
-            raise _bad("rendezvous_address", placement.rendezvous_address, "a name or an IPv4 address")
-        words += [
-            "--nodes", str(len(placement.nodes)),
-            "--node", str(placement.node_rank),
-            "--address", placement.rendezvous_address,
-            "--port", str(plan.port),
-            "--interface", placement.nodes[placement.node_rank].interface,
-        ]  # fmt: skip
-    elif role == "horovod":
-        words += ["--interface", "lo"]
-    elif role == "tf-parameter-server" and plan.devices:
-        words += ["--devices", plan.devices]
-    return [*words, "--", *plan.program]
-
-
-def processes_env(plan: Plan) -> Dict[str, str]:
-    """Keep the ranks to the interface by which the hosts reach each other."""
-    return {} if plan.placement is None else nodes.interface_env(plan.placement)
-
-
-PROCESS_LAUNCHER = "process_launcher.py"
-"""The file that is put into an attempt whose ranks it starts."""
-
-PROCESSES = Launcher("encamp's launcher", processes_argv, processes_env)
-
-LAUNCHERS = {
-    **dict.fromkeys(("ddp", "fsdp", "hsdp", "zero1", "zero2", "zero3", "tp", "fsdp+tp", "pp"), TORCHRUN),
-    "dp": TORCHRUN._replace(one_process=True),
-    "horovod": PROCESSES,
-    "tf-mirrored": PROCESSES._replace(one_process=True, one_host=True),
-    "tf-parameter-server": PROCESSES._replace(one_host=True, helpers=2),
-}
-"""Strategy -> how its ranks are started."""
-
-
-TRAINER_NEEDS = {
-    **dict.fromkeys(("zero1", "zero2", "zero3"), ("torch", "deepspeed")),
-    "horovod": ("torch", "horovod"),
-    **dict.fromkeys(("tf-mirrored", "tf-parameter-server"), ("tensorflow",)),
-}
-"""Strategy -> the packages that the trainer needs under it; torch where nothing is said."""
-
-LAUNCHER_NEEDS = {"horovod": ("horovod",), **dict.fromkeys(("tf-mirrored", "tf-parameter-server"), ())}
-"""Strategy -> the packages without which nothing can be started under it; torch where nothing is said."""
-
-
 def _interpreter(home: str, spec: wire.LaunchSpec, cwd: str, planned: bool) -> probe.Interpreter:
     """The one that `spec` means. A user's own script may do with less than the trainer. Raises RunError."""
     wants = TRAINER_NEEDS.get(spec.strategy, ("torch",))
@@ -275,12 +127,6 @@ def _interpreter(home: str, spec: wire.LaunchSpec, cwd: str, planned: bool) -> p
     return found
 
 
-def _release(version: str) -> Tuple[int, ...]:
-    """(2, 13) for 2.13.0+cpu."""
-    match = re.match(r"(\d+)\.(\d+)", version)
-    return (int(match[1]), int(match[2])) if match else (0, 0)
-
-
 # --- checking ----------------------------------------------------------------------------------------------
 
 
@@ -288,19 +134,19 @@ def check(spec: wire.LaunchSpec) -> Launcher:
     """Check what can be checked without looking at the host. Raises RunError `bad-spec`."""
     launcher = LAUNCHERS.get(spec.strategy)
     if launcher is None:
-        raise _bad("strategy", spec.strategy, f"one of {', '.join(LAUNCHERS)}")
+        raise bad("strategy", spec.strategy, f"one of {', '.join(LAUNCHERS)}")
     if not wire.RUN_ID.match(spec.run):
-        raise _bad("run", spec.run, "lower-case letters, digits, '.', '_' and '-', at most 80 of them")
+        raise bad("run", spec.run, "lower-case letters, digits, '.', '_' and '-', at most 80 of them")
     if spec.target_kind not in ("script", "module", "task"):
-        raise _bad("target_kind", spec.target_kind, "script, module or task")
+        raise bad("target_kind", spec.target_kind, "script, module or task")
     if not spec.target or (spec.target_kind != "script" and spec.target.startswith("-")):
-        raise _bad("target", spec.target, "the path of a script or the name of a module")
+        raise bad("target", spec.target, "the path of a script or the name of a module")
     if not 0 <= spec.nproc_per_node <= MAX_NPROC:
-        raise _bad("nproc_per_node", spec.nproc_per_node, f"1 to {MAX_NPROC}, or 0 for auto")
+        raise bad("nproc_per_node", spec.nproc_per_node, f"1 to {MAX_NPROC}, or 0 for auto")
     if not 0 <= spec.stop_grace_seconds <= MAX_GRACE_SECONDS:
-        raise _bad("stop_grace_seconds", spec.stop_grace_seconds, f"0 to {MAX_GRACE_SECONDS:.0f}")
+        raise bad("stop_grace_seconds", spec.stop_grace_seconds, f"0 to {MAX_GRACE_SECONDS:.0f}")
     if not 0 <= spec.stall_seconds <= MAX_STALL_SECONDS:
-        raise _bad("stall_seconds", spec.stall_seconds, f"0 to {MAX_STALL_SECONDS:.0f}")
+        raise bad("stall_seconds", spec.stall_seconds, f"0 to {MAX_STALL_SECONDS:.0f}")
     check_names("env", spec.env)
     check_names("secrets", spec.secret_sources)
     variables = [f"{name}={value}" for name, value in spec.env.items()]
@@ -315,13 +161,9 @@ def check_names(field: str, names: Iterable[str]) -> None:
     """Check the names of variables. Raises RunError `bad-spec`."""
     for name in names:
         if not name or "=" in name or "\0" in name:
-            raise _bad(field, name, "names of variables")
+            raise bad(field, name, "names of variables")
         if name.startswith("ENCAMP_"):
-            raise _bad(field, name, "variables whose names do not begin with ENCAMP_")
-
-
-def _bad(field: str, value: object, allowed: str) -> RunError:
-    return RunError("bad-spec", f"{field} = {value!r} is not possible", f"allowed: {allowed}")
+            raise bad(field, name, "variables whose names do not begin with ENCAMP_")
 
 
 def _folders(home: str, spec: wire.LaunchSpec) -> Tuple[str, str]:
@@ -375,29 +217,6 @@ def usable_cores() -> int:
     cgroups.close()
     cores = len(os.sched_getaffinity(0))
     return max(1, cores if quota is None else min(cores, int(quota)))
-
-
-def free_port() -> int:
-    """A TCP port that nobody listens on, at random, so that attempts that start together do not meet."""
-    for port in random.sample(PORTS, 64):
-        if _is_free(port):
-            return port
-    with socket.socket() as any_port:
-        any_port.bind(("", 0))
-        return int(any_port.getsockname()[1])
-
-
-def _is_free(port: int) -> bool:
-    for family, address in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-        try:
-            with socket.socket(family) as sock:
-                if family == socket.AF_INET6:
-                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                sock.bind((address, port))
-        except OSError as error:
-            if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6
-                return False
-    return True
 
 
 def _base_env(home: str, plan: Plan, cores: int, code: List[str]) -> Dict[str, str]:

@@ -15,7 +15,7 @@ import shutil
 import time
 from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
-from . import claims, files, paths, process, project, reap, runs, secret_file, wire
+from . import claims, files, launchers, paths, process, project, reap, runs, secret_file, wire
 from . import launch as launching
 from .attempt import Attempt
 from .errors import RunError
@@ -233,7 +233,7 @@ def create(
     files.make_dirs(paths.attempts_dir(home, spec.run))
     files.make_dirs(paths.checkpoints_dir(home, spec.run))
     os.mkdir(attempt.dir, 0o700)
-    for name in ("rank.py", launching.PROCESS_LAUNCHER):
+    for name in ("rank.py", launchers.PROCESS_LAUNCHER):
         path = os.path.join(attempt.dir, name)
         if name == "rank.py" or path in command.argv:
             file = pkgutil.get_data(__package__ or "agent", name)

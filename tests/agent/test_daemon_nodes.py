@@ -15,7 +15,7 @@ from fakes.nvml import FakeNvml, NoCompiler
 from waiting import wait_until
 
 from agent import attempt as attempts
-from agent import files, launch, process, wire
+from agent import files, ports, process, wire
 
 SECRET = 's3cret-\u00e4"\\-\U0001f511-value'
 
@@ -26,7 +26,7 @@ class Pair:
     def __init__(self, hosts: list[AgentHost]) -> None:
         self.hosts = hosts
         self.viewers = [host.connect() for host in hosts]
-        self.port = launch.free_port()
+        self.port = ports.free_port()
 
     def placement(self, node_rank: int) -> dict[str, Any]:
         nodes = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import environment, launch, paths, probe, wire
+from agent import environment, launch, launchers, paths, ports, probe, wire
 from agent.errors import RunError
 
 SHA = "0123456789abcdef" * 4
@@ -182,9 +182,9 @@ def test_words_that_no_locale_can_say_are_passed_on(home: str, project: Path) ->
 
 
 def test_ports_are_free_and_differ() -> None:
-    ports = {launch.free_port() for _ in range(50)}
-    assert len(ports) > 40
-    assert all(port in launch.PORTS for port in ports)
+    found = {ports.free_port() for _ in range(50)}
+    assert len(found) > 40
+    assert all(port in ports.PORTS for port in found)
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
@@ -198,9 +198,9 @@ def test_a_port_in_use_is_not_chosen(
             pytest.skip(f"no {address} here: {error}")
         taken.listen()
         port = taken.getsockname()[1]
-        other = launch.free_port()
-        monkeypatch.setattr(launch.random, "sample", lambda *_: [port, other])
-        assert launch.free_port() == other
+        other = ports.free_port()
+        monkeypatch.setattr(ports.random, "sample", lambda *_: [port, other])
+        assert ports.free_port() == other
 
 
 def test_the_login_s_variables_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def test_horovod_and_tensorflow_are_started_by_our_own_launcher(home: str, proje
 @pytest.mark.parametrize("strategy", ["tf-mirrored", "tf-parameter-server"])
 def test_tensorflow_on_several_hosts_is_refused(home: str, project: Path, strategy: str) -> None:
     nodes = tuple(wire.Node(name, name, "127.0.0.1", "lo") for name in ("a", "b"))
-    placement = wire.Placement(nodes, 0, "127.0.0.1", launch.free_port(), "id")
+    placement = wire.Placement(nodes, 0, "127.0.0.1", ports.free_port(), "id")
     with pytest.raises(RunError, match=f"strategy {strategy} runs on one host, not on 2") as refusal:
         launch.resolve(home, spec(strategy=strategy), 1, placement, cores=8)
     assert refusal.value.code == "bad-spec"
@@ -283,6 +283,6 @@ def test_what_a_python_needs(
 ) -> None:
     asked: list[object] = []
     monkeypatch.setattr(probe, "resolve", lambda *words: asked.append(words[3:5]) or TORCH)
-    monkeypatch.setitem(launch.LAUNCHERS, strategy, launch.TORCHRUN)
+    monkeypatch.setitem(launchers.LAUNCHERS, strategy, launchers.TORCHRUN)
     resolve(home, spec(strategy=strategy, target_kind=target_kind))
     assert asked == [(needs, wants)]

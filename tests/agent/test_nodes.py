@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent import launch, nodes, paths, probe, wire
+from agent import launch, nodes, paths, ports, probe, wire
 from agent.errors import RunError
 
 NODES = tuple(
@@ -18,7 +18,7 @@ NODES = tuple(
 
 
 def placement(node_rank: int, **changes: object) -> wire.Placement:
-    base = wire.Placement(NODES, node_rank, "10.0.0.1", launch.free_port(), "gpt-1-2-x7")
+    base = wire.Placement(NODES, node_rank, "10.0.0.1", ports.free_port(), "gpt-1-2-x7")
     return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
 

@@ -16,7 +16,8 @@ from waiting import wait_until
 
 from agent import control, files, paths, prepare, process, process_launcher, wire
 from agent.attempt import Attempt
-from agent.launch import PROCESS_LAUNCHER, Command
+from agent.launch import Command
+from agent.launchers import PROCESS_LAUNCHER
 
 SAY = SCRIPTS / "behave.py"
 

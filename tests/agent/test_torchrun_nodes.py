@@ -13,7 +13,7 @@ import pytest
 from agent_client import SCRIPTS, AgentHost, gone
 from waiting import wait_until
 
-from agent import files, launch, wire
+from agent import files, ports, wire
 
 pytestmark = [pytest.mark.slow, pytest.mark.torch]
 pytest.importorskip("torch")
@@ -35,7 +35,7 @@ class Cluster:
             wire.Node(f"host{number}", viewer.hello.host_id, f"127.0.0.{number + 1}", "lo")
             for number, viewer in enumerate(self.viewers)
         )
-        port = launch.free_port()
+        port = ports.free_port()
         for number, (host, viewer) in enumerate(zip(self.hosts, self.viewers, strict=True)):
             spec = {**host.spec("run-a", *words), "target": str(SCRIPTS / "train.py")}
             place = wire.to_json(wire.Placement(nodes, number, "127.0.0.1", port, f"run-a-{attempt}-{port}"))
