@@ -334,13 +334,13 @@ class Daemon:
             log.exception("%s failed", what)
 
 
-def _encode(message: wire.Message) -> bytes:
-    """The message as a line; nothing, and a word in the log, when what a run has in it makes it too long."""
 def _timed_counts(folder: str) -> Tuple[Optional[Tuple[int, ...]], float]:
     began = time.thread_time()
     return flight.counts(folder), time.thread_time() - began
 
 
+def _encode(message: wire.Message) -> bytes:
+    """The message as a line; nothing, and a word in the log, when what a run has in it makes it too long."""
     try:
         return wire.encode(message)
     except wire.WireError as error:
