@@ -173,7 +173,7 @@ async def test_a_failed_run_says_why_and_what_next(tmp_path: Path) -> None:
         assert screen(driver).rank == 3
         assert "lost" in driver.text
         assert "S stop" not in driver.text
-        await driver.press("g")
+        await driver.press("0")
         await driver.refresh()
         assert screen(driver).rank == 0
 

@@ -88,7 +88,8 @@ class RankTable(Table[int]):
             ]
         if self._report is not None:
             found = seen_ranks.columns(self._report, gpus=bool(device), names=hosts)
-            return [*found, Column("age", "AGE", 5, right=True, keep=12)]
+            age = [Column("age", "AGE", 5, right=True, keep=12)] if seen_ranks.lives(self._report) else []
+            return [*found, *age]
         return [
             Column("mark", "", 1, keep=20, gap=0),
             Column("rank", "RANK", 4, right=True, keep=19, gap=1),

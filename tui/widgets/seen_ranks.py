@@ -24,8 +24,10 @@ DEVICE = (
 def columns(report: Report, *, gpus: bool | None = None, names: Collection[str] = ()) -> list[Column]:
     """The columns for the ranks of a report; `names` are those of their hosts, as far as they are shown.
 
-    `gpus` is whether any uses one; None is as the report knows.
+    `gpus` is whether any uses one; None is as the report knows. What only the living have is left out when
+    no rank lives.
     """
+    alive = lives(report)
     seen = {rank.rank: rank for rank in report.evidence.ranks}
     if gpus is None:
         gpus = any(rank.gpu is not None for rank in seen.values())
@@ -38,13 +40,22 @@ def columns(report: Report, *, gpus: bool | None = None, names: Collection[str] 
         Column("mark", "", 1, keep=20, gap=0),
         Column("rank", "RANK", 4, right=True, keep=19, gap=1),
         *([Column("host", "HOST", max(4, min(10, host)), keep=14, widest=min(32, host))] if host else []),
-        *(DEVICE if gpus else ()),
-        Column("cpu", "CPU", 6, right=True, keep=4),
+        *((DEVICE if alive else DEVICE[:1]) if gpus else ()),
+        *([Column("cpu", "CPU", 6, right=True, keep=4)] if alive else []),
         Column("step", "STEP", 8, right=True, keep=13),
-        Column("collective", "COLLECTIVE", max(10, min(21, positions)), keep=15, widest=positions),
+        *(
+            [Column("collective", "COLLECTIVE", max(10, min(21, positions)), keep=15, widest=positions)]
+            if alive or positions > 1
+            else []
+        ),
         Column("where", "WHERE", max(5, min(24, spots)), keep=17, widest=spots),
         Column("process", "PROCESS", 10, keep=16),
     ]
+
+
+def lives(report: Report) -> bool:
+    """Whether a rank was running."""
+    return any(rank.state == "running" for rank in report.evidence.ranks)
 
 
 def _widest(texts: Iterable[str]) -> int:
