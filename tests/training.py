@@ -130,3 +130,22 @@ def train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trainings
     sys.path[:] = path
     if torch.distributed.is_initialized():  # a run that ended by an exception leaves it to the process' end
         torch.distributed.destroy_process_group()
+
+
+@pytest.fixture(params=["host looks at once", "host looks a step late"])
+def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Let the loop take its decisions as it does on a CPU, or as on a GPU."""
+    from trainer.loop import Loop
+    from trainer.readback import Readback
+
+    late = request.param != "host looks at once"
+    if late:
+
+        def start(self: Any, *arguments: Any) -> None:
+            original(self, *arguments)
+            assert self.strategy.can_skip
+            self.readback = Readback(1)
+
+        original = Loop.__init__
+        monkeypatch.setattr(Loop, "__init__", start)
+    return late

@@ -84,6 +84,8 @@ class Loop:
         self.strategy.model.train()
         # What is to be compiled is compiled when it is first called; the first step's record ends that phase.
         self.progress.record("compile" if self.cfg.compile == "yes" else "train", self.position.step)
+        if self.cfg.compile == "yes":
+            self.progress.say(f"compiling: step {self.first_step} comes when that is done, maybe in minutes")
         self.pace.begin(self.parts.feed.waited)
         try:
             for step in range(self.first_step, self.cfg.steps + 1):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import rank_training
@@ -12,28 +11,10 @@ from ranks import together
 from training import Trainings, job, records, reference
 
 from trainer.errors import NonFiniteError
-from trainer.loop import Loop
 from trainer.nonfinite import PATIENCE
-from trainer.readback import Readback
 
 QUICK = ("--steps", "9", "--warmup-steps", "2", "--learning-rate", "0.01", "--on-nan", "skip")
 STACK = ("--task", job("spoiled"), *QUICK, "--global-batch", "12", "--micro-batch", "3")
-
-
-@pytest.fixture(params=["host looks at once", "host looks a step late"])
-def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Let the loop take its decisions as it does on a CPU, or as on a GPU."""
-    late = request.param != "host looks at once"
-    if late:
-
-        def start(self: Loop, *arguments: Any) -> None:
-            original(self, *arguments)
-            assert self.strategy.can_skip
-            self.readback = Readback(1)
-
-        original = Loop.__init__
-        monkeypatch.setattr(Loop, "__init__", start)
-    return late
 
 
 def close(ours: dict[int, float], theirs: dict[int, float], but: set[int] | None = None) -> bool:

@@ -13,9 +13,7 @@ from training import Trainings, job, records
 
 from trainer import loss_scale, precision
 from trainer.errors import NonFiniteError, UsageError
-from trainer.loop import Loop
 from trainer.loss_scale import BACKOFF, FIRST_BACKOFF, GROWTH_STEPS, LARGEST, SMALLEST, START, LossScale
-from trainer.readback import Readback
 from trainer.strategies import base
 
 STEPS = 10
@@ -26,20 +24,6 @@ STACK = ("--task", job("stack"), *QUICK, "--global-batch", "12", "--micro-batch"
 @pytest.fixture
 def let_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "check", lambda *_: None)
-
-
-@pytest.fixture(params=["host looks at once", "host looks a step late"])
-def late(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the loop take its decisions as it does on a CPU, or as on a GPU."""
-    if request.param != "host looks at once":
-
-        def start(self: Loop, *arguments: Any) -> None:
-            original(self, *arguments)
-            assert self.strategy.can_skip
-            self.readback = Readback(1)
-
-        original = Loop.__init__
-        monkeypatch.setattr(Loop, "__init__", start)
 
 
 # --- the scale ---------------------------------------------------------------------------------------------
