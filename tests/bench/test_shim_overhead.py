@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.bench, pytest.mark.torch, pytest.mark.timeout(600)]
 
 TURN = 0.2
 """Seconds that a turn takes, about."""
-FEWEST, MOST_SECONDS = 60, 150
+FEWEST, MOST_SECONDS = 60, 100
 """Rounds, and seconds of them: as many as show on which side of the floor the median is."""
 FLOOR = 0.995
 FIRST_STEPS = 20
