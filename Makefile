@@ -17,7 +17,7 @@ ARGS ?=
 
 # Most tests wait for other processes, so more of them than cores run at once; one file's tests stay together, and
 # the long ones (real hosts, real ranks) come before the short ones, so that none is left over at the end.
-PARALLEL ?= -n 3 --dist loadfile --no-loadscope-reorder
+PARALLEL ?= -n 4 --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types contracts pytest slow stalls heavy bench clean

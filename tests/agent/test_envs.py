@@ -64,6 +64,7 @@ def builders(host: AgentHost) -> dict[int, list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_the_image_s_torch_is_seen_and_its_packages_are_left_alone(tmp_path: Path, index: Path) -> None:
     host = AgentHost(str(tmp_path / "home"))

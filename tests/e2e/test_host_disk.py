@@ -56,6 +56,7 @@ def test_code_for_which_there_is_no_room_on_one_host(cluster: Cluster) -> None:
     assert cluster.camp.run(*words, "--force", "now it is", "--json").json["hosts"] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_for_which_there_is_no_room_on_one_host(cluster: Cluster) -> None:
     camp = cluster.camp
     a = cluster.add("a")

@@ -55,6 +55,7 @@ def test_what_is_left_is_stopped_and_what_cannot_be_asked_is_named(cluster: Clus
     assert cluster.runs_nowhere()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "reason"),
     [("prepared", "encamp: b: "), ("started", " failed on b: the host was rebooted")],
@@ -90,6 +91,7 @@ def test_a_reboot_ends_a_run_which_then_starts_anew(cluster: Cluster) -> None:
     said(camp, run, 1, "rank 1 of 2 counts 2")
 
 
+@pytest.mark.slow
 def test_another_machine_at_the_address_of_a_host(cluster: Cluster) -> None:
     camp = cluster.camp
     cluster.add("a")

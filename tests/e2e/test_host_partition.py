@@ -11,6 +11,7 @@ from waiting import wait_until
 pytestmark = [pytest.mark.sshd, pytest.mark.torch, pytest.mark.timeout(240)]
 
 
+@pytest.mark.slow
 def test_hosts_that_lose_each_other_while_we_see_both(cluster: Cluster) -> None:
     camp = cluster.camp
     a, b = cluster.add("a"), cluster.add("b")

@@ -60,7 +60,7 @@ def options_of(strategy: str, more: tuple[str, ...], batch: str) -> tuple[str, .
     )
 
 
-@pytest.mark.parametrize("ranks", WAYS)
+@pytest.mark.parametrize("ranks", [2, *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in (1, 4))])
 def test_the_losses_are_those_of_one_process(ranks: int, tmp_path: Path) -> None:
     expected = {
         name: reference(job("stack"), *QUICK, *options, global_batch=size)

@@ -175,6 +175,7 @@ def ugly(camp: Camp) -> str:
     return run
 
 
+@pytest.mark.slow
 def test_binary_and_a_line_of_10_mb_arrive_byte_for_byte(camp: Camp, box: Sshd, ugly: str) -> None:
     data = log_file(box, ugly, "rank0").read_bytes()
     assert len(data) > 10_000_000
