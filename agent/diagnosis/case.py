@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Optional, Sequence, Set
 
 from . import places, waiting
-from .evidence import Evidence, Rank
+from .evidence import Evidence, Frame, Rank
 from .verdict import Diagnosis, Finding
 
 START_SECONDS = 30.0
@@ -78,6 +78,15 @@ class Case:
     def _any_group(self) -> bool:
         return any(rank.groups for rank in self.running)
 
+    def held(self) -> List[Rank]:
+        """The stalled ranks that wait for others, or may: not those that go on alone, as to save."""
+        there = self.waiting() | waiting.by_stacks(self.running)[0]
+        return [
+            rank
+            for rank in self.stalled
+            if rank.rank in there or not (places.main_stack(rank) or self.busy(rank, alone=True))
+        ]
+
     def blamed(self) -> List[Rank]:
         """The ranks that others wait for."""
         if self.recorded():
@@ -100,15 +109,20 @@ class Case:
         age = rank.step_age or 0.0
         stack = places.main_stack(rank)
         moves = bool(stack and rank.earlier and _place(stack) != _place(rank.earlier))
+        helped = sum(child.cpu_share or 0.0 for child in rank.children) > WORKING_SHARE
         computes = (
             (rank.main_cpu_share or 0.0) > places.IDLE_SHARE
             or (rank.cpu_share or 0.0) > WORKING_SHARE
-            or sum(child.cpu_share or 0.0 for child in rank.children) > WORKING_SHARE
+            or (rank.runnable and not _sleeps(stack))  # it would, and an overloaded machine does not let it
+            or helped
         )
         transfers = (rank.io_bytes or 0) > MOVED_BYTES or rank.log_bytes > 0
         if places.phase(rank) and not places.in_lock(rank, stack) and not places.in_loader(stack):
             return age <= PHASE_SECONDS
         if alone and (moves or transfers or (computes and not places.in_collective(stack))):
+            # Of a program that shows nothing that could be counted it is not known what is long.
+            return age <= PHASE_SECONDS or not self.evidence.allowed_seconds
+        if helped and not places.in_loader(stack):  # it waits for processes that work for it
             return age <= PHASE_SECONDS
         if moves or transfers:
             works = computes or (rank.io_bytes or 0) > MOVED_BYTES
@@ -121,6 +135,10 @@ def _place(stack: Sequence[object]) -> object:
     """What tells two looks apart: the innermost function, not its line; a loop of two lines stays in it."""
     top = stack[0]
     return (getattr(top, "file", ""), getattr(top, "function", ""), len(stack))
+
+
+def _sleeps(stack: Sequence[Frame]) -> bool:
+    return bool(stack and places.SLEEP_LINE.search(stack[0].source))
 
 
 def named(ranks: Sequence[Rank]) -> str:

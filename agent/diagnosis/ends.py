@@ -15,6 +15,9 @@ LOST = ("lost", "reset-required")
 XID_SECONDS = 300.0
 """How long before the end of a rank an error of its GPU may be the reason: a time-out lies between them."""
 
+LEAD_SECONDS = 60.0
+"""How long a rank may seem to go on after an error of its GPU: what was queued before is still told."""
+
 
 def host_unreachable(case: Case) -> Optional[Diagnosis]:
     """Hosts that nobody can ask: whatever their ranks do, it is not known."""
@@ -44,10 +47,11 @@ def ended(case: Case) -> Optional[Diagnosis]:
     if failures:
         return _failure(case, failures)
     early = [rank for rank in case.evidence.ranks if rank.state == "exited"]
-    if early and case.stalled:
+    held = case.held() if early else []
+    if held:
         findings = [seen(rank, "exit", f"ended with code {rank.exit_code}") for rank in early]
         wait = case.missed(early)
-        text = f"{named(early)} ended while {is_(case.stalled)} waiting"
+        text = f"{named(early)} ended while {is_(held)} waiting"
         return verdict_on(case, "exited-early", early, 0.95, text + (f" in {wait}" if wait else ""), findings)
     return None
 
@@ -137,9 +141,18 @@ def gpu_fault(case: Case) -> Optional[Diagnosis]:
         rank
         for rank in case.running
         if rank.gpu is not None
-        and (rank.gpu.state in (*LOST, "hung") or (rank.gpu.xid is not None and rank in case.stalled))
+        and (rank.gpu.state in (*LOST, "hung") or (rank in case.stalled and _held_it_up(case, rank)))
     ]
     return _faulty(case, broken) if broken else None
+
+
+def _held_it_up(case: Case, rank: Rank) -> bool:
+    """Whether the error of its GPU may be why the rank is stalled: it came when the rank stopped to go on."""
+    gpu = rank.gpu
+    if gpu is None or gpu.xid in (None, xid.CONSEQUENCE):
+        return False
+    last = case.evidence.time + case.offset(rank) - (rank.step_age or 0.0)
+    return gpu.xid_time is None or gpu.xid_time > last - LEAD_SECONDS
 
 
 def _faulty(case: Case, broken: List[Rank], more: Sequence[Finding] = ()) -> Diagnosis:

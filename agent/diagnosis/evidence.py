@@ -120,6 +120,8 @@ class Rank:
     """Of the error that ended it, as Python prints it; of a long one the end."""
     process_state: str = ""
     """The letter of /proc/PID/stat: R running, S sleeping, D in the kernel, T stopped, Z dead."""
+    runnable: bool = False
+    """At both looks its main thread could run (R), whether it got a turn or not."""
     wait_channel: str = ""
     """Kernel function in which the main thread sleeps."""
     cpu_share: Optional[float] = None
@@ -127,7 +129,7 @@ class Rank:
     main_cpu_share: Optional[float] = None
     """Cores that its main thread used, 1 at most."""
     io_bytes: Optional[int] = None
-    """Bytes that it read and wrote by system calls."""
+    """Bytes that it read and wrote, by system calls and of files: one that goes to a disk counts twice."""
     log_bytes: int = 0
     """Bytes by which its log grew."""
     rss_bytes: Optional[int] = None

@@ -40,12 +40,15 @@ IDLE_SHARE = 0.05
 """Of a core: a main thread that uses less does nothing."""
 
 PHASES = (
-    (re.compile(r"eval|valid|test_step|infer|generate", re.I), "evaluation"),
+    (re.compile(r"eval|valid|(\A|_)test\Z|test_(step|loop)|predict|infer|generate", re.I), "evaluation"),
     (re.compile(r"save|checkpoint|snapshot|export", re.I), "saving"),
     (re.compile(r"compile|_dynamo|inductor|warm", re.I), "compilation"),
     (re.compile(r"token|preproc|prepare|build_data|download|load_data", re.I), "preparing data"),
 )
 """Names of functions from which the kind of a long phase can be told."""
+
+TRAINING = re.compile(r"\Atrain(?!.*token)|train_?and|and_?train", re.I)
+"""Names of those that train, whatever else they do: `train_and_evaluate` is no evaluation."""
 
 SAID = {"eval": "evaluation", "save": "saving", "compile": "compilation", "init": "the start"}
 """Phases that a program reports, in words."""
@@ -147,6 +150,8 @@ def phase(rank: Rank) -> str:
         return SAID[rank.phase]
     for frame in main_stack(rank):
         if frame.user_code or "_dynamo" in frame.file or "_inductor" in frame.file:
+            if frame.user_code and TRAINING.search(frame.function):
+                continue
             text = frame.function if frame.user_code else frame.file
             for pattern, word in PHASES:
                 if pattern.search(text):

@@ -148,6 +148,7 @@ def _rank(
         error_message=str(error.get("message", ""))[:MAX_WORDS],
         traceback=str(error.get("traceback", ""))[-MAX_TRACEBACK:],
         process_state=second.stat.state if second.stat is not None else "",
+        runnable=all(look.stat is not None and look.stat.state == "R" for look in (first, second)),
         wait_channel=process.wait_channel(sample.pid)[:80] if second.stat is not None and sample.pid else "",
         cpu_share=_share(_ticks(first.stat), _ticks(second.stat), seconds),
         main_cpu_share=_share(first.main_ticks, second.main_ticks, seconds),
@@ -277,11 +278,11 @@ def _main_thread(folder: str) -> Optional[int]:
 
 
 def _io_bytes(pid: int) -> Optional[int]:
-    """Bytes read and written by system calls so far: also those that stay in the page cache."""
+    """Bytes read and written so far by system calls, and of files: a single call may write for minutes."""
     try:
         with open(f"/proc/{pid}/io", "rb") as file:
             fields = dict(line.split(b": ", 1) for line in file.read(4096).splitlines() if b": " in line)
-        return int(fields[b"rchar"]) + int(fields[b"wchar"])
+        return sum(int(fields[name]) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
     except (OSError, KeyError, ValueError):
         return None
 

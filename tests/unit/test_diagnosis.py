@@ -113,6 +113,16 @@ CASES: dict[str, tuple[Evidence, str, tuple[int, ...]]] = {
         "collective-missing",
         (1, 3),
     ),
+    "one sleeps in what also evaluates": (
+        evidence(waiting(0), elsewhere(1, user("pause", 7, "time.sleep(60)"), user("train_and_evaluate"))),
+        "collective-missing",
+        (1,),
+    ),
+    "one left, and the other waits for it": (
+        evidence(waiting(0), Rank(1, "a", "exited", exit_code=0, ended=990.0)),
+        "exited-early",
+        (1,),
+    ),
     "one sleeps, without a record": (
         evidence(without_record(waiting(0, threads=main(BACKWARD, user()))), without_record(SLEEPS)),
         "collective-missing",
@@ -346,6 +356,32 @@ HEALTHY: dict[str, Evidence] = {
     "nothing to be seen, as at the end": evidence(*(elsewhere(n, step_age=59.0) for n in range(2))),
     "no steps and no waiting": evidence(
         *(elsewhere(n, user("wait"), step=None, step_age=59.0) for n in range(2))
+    ),
+    "a last save, when the others are over": evidence(
+        elsewhere(0, SAVING, user("finish"), io_bytes=10_000_000, step_age=60.0),
+        Rank(1, "a", "exited", exit_code=0, ended=940.0),
+    ),
+    "a last evaluation, when the others are over": evidence(
+        elsewhere(0, user("score"), main_cpu_share=1.0, earlier=(user("other"),), step_age=60.0),
+        Rank(1, "a", "exited", exit_code=0, ended=940.0),
+    ),
+    "no steps for an hour, and work": evidence(
+        elsewhere(0, user("fit"), main_cpu_share=1.0, step=None, step_age=3600.0), allowed=0.0
+    ),
+    "a program of its own that works for an hour": evidence(
+        elsewhere(0, user("call"), step=None, step_age=3600.0, children=(Child(7, "solver", "R", 1.0),)),
+        allowed=0.0,
+    ),
+    "processes that prepare data for minutes": evidence(
+        waiting(0, step=None, step_age=400.0),
+        elsewhere(1, JOIN, user("main"), step_age=400.0, children=(Child(7, "python", "R", 1.0),)),
+        allowed=0.0,
+    ),
+    "a machine that gives it no turn": evidence(
+        waiting(0), elsewhere(1, user("forward"), process_state="R", runnable=True, main_cpu_share=0.01)
+    ),
+    "a test in one place": evidence(
+        waiting(0, step_age=60.0), elsewhere(1, user("linear"), user("test"), step_age=60.0)
     ),
     "not begun": evidence(Rank(0, "a", "starting"), Rank(1, "a", "starting")),
 }

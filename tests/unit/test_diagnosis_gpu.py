@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from test_diagnosis import evidence, waiting
+from test_diagnosis import elsewhere, evidence, user, waiting
 
 from agent.diagnosis import diagnose, xid
 from agent.diagnosis.evidence import Gpu, Host, Rank
@@ -75,3 +75,9 @@ def test_which_hosts_are_to_be_left() -> None:
     assert all(xid.is_fatal(number) for number in (48, 63, 64, 74, 79, 95, 119))
     assert not any(xid.is_fatal(number) for number in (13, 31, 43, 45, 68, 94, 109, 9999))
     assert xid.words(9999) == "XID 9999"
+
+
+@pytest.mark.parametrize("gpu", [Gpu(0, "ok", xid=94, xid_time=100.0), Gpu(0, "ok", xid=45, xid_time=995.0)])
+def test_an_xid_after_which_training_went_on_holds_nobody_up(gpu: Gpu) -> None:
+    found = diagnose(evidence(waiting(0, gpu=gpu), elsewhere(1, user("step", 7, "time.sleep(60)"))))
+    assert (found.verdict, found.culprits) == ("collective-missing", (1,))
