@@ -133,7 +133,8 @@ def kept(attempt_dir: str) -> Dict[str, object]:
 
 def memory_limit(found: Mapping[str, object]) -> Optional[int]:
     """Bytes of memory that the host has, or that its control group may use, in what `kept` has given."""
-    return values.integer(found.get("memory_limit_bytes"))
+    limit = values.integer(found.get("memory_limit_bytes"))
+    return limit if limit is not None and 0 < limit < 2**63 else None
 
 
 def xids_of(found: Mapping[str, object]) -> Iterator[Tuple[int, float, int]]:
@@ -142,7 +143,7 @@ def xids_of(found: Mapping[str, object]) -> Iterator[Tuple[int, float, int]]:
         for entry in entries if isinstance(entries, list) else ():
             at, code = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
             number, when = values.integer(code), values.number(at, -1.0)
-            if number is not None and str(index).isdigit() and 0 <= number < 2**32 and 0 < when < 1e12:
+            if number is not None and str(index).isdecimal() and 0 <= number < 2**32 and 0 < when < 1e12:
                 yield int(str(index)), when, number
 
 

@@ -20,4 +20,7 @@ def integer(value: object) -> int | None:
 
 def number(value: object, default: float) -> float:
     """A number, or `default`."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+    try:
+        return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+    except OverflowError:  # JSON has integers of any size
+        return default

@@ -131,7 +131,7 @@ def _collective(entry: Dict[str, Any]) -> Optional[Collective]:
     sequence = _int(entry.get("p2p_seq_id" if point_to_point else "collective_seq_id"))
     created = entry.get("time_created_ns")
     name = entry.get("profiling_name")
-    if not isinstance(name, str) or not isinstance(created, int):
+    if not isinstance(name, str) or not isinstance(created, int) or abs(created) >= 2**63:
         return None
     retired = entry.get("retired") is True or entry.get("state") == "completed"
     return Collective(sequence, name[:MAX_NAME], _shape(entry), created / 1e9, retired)
@@ -154,7 +154,7 @@ def _members(configured: object, name: str) -> Tuple[int, ...]:
     if not isinstance(text, str):
         return ()
     words = text.strip("[] ").split(",")
-    return tuple(int(word) for word in words[:16384] if word.strip().isdigit())
+    return tuple(int(word) for word in words[:16384] if word.strip().isdecimal())
 
 
 def _int(value: object) -> int:

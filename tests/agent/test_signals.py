@@ -93,6 +93,17 @@ def test_a_real_record() -> None:
     )
 
 
+def test_numbers_of_other_scripts_and_of_any_size_are_left_out() -> None:
+    groups = flight.parse(
+        {
+            "pg_config": {"0": {"ranks": "[0, 1, \u00b2]"}},
+            "pg_status": {"0": {"last_enqueued_collective": 3}},
+            "entries": [{"pg_id": "0", "profiling_name": "gloo:all_reduce", "time_created_ns": 10**400}],
+        }
+    )
+    assert [(group.ranks, group.enqueued, group.recent) for group in groups] == [((0, 1), 3, ())]
+
+
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(RECORD)
 def test_no_record_is_too_strange(record: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agent import inquiry, telemetry, wire
-from agent.attempt import Condition
+from agent.attempt import Attempt, Condition
 from agent.diagnosis.evidence import Memory
 
 GB = 2**30
@@ -121,3 +121,15 @@ def test_only_what_went_wrong_in_its_time_counts_for_an_attempt(
     kept = {"xids": {"0": [[1090.0, 79], [1000.5, 31]]}} if xid else {}
     found = inquiry._gpus(when, live, kept)
     assert [(each.state, each.xid) for each in found] == ([(state, xid)] if state else [])
+
+
+def test_numbers_beyond_all_measure_and_other_digits_count_as_nothing(tmp_path: Path) -> None:
+    huge = 10**400
+    attempt = Attempt(str(tmp_path), "run", 1)
+    Path(attempt.dir).mkdir(parents=True)
+    (Path(attempt.dir) / inquiry.RHYTHM).write_text(json.dumps({"usual": huge}))
+    assert inquiry.kept_rhythm(attempt) == 0
+    kept = {"xids": {"0": [[huge, 48]], "\u00b2": [[1.0, 48]]}, "ranks": {"0": {"rows": [[huge, 1, 1, 1]]}}}
+    assert list(telemetry.xids_of(kept)) == []
+    assert telemetry.memory_of(kept, 0) == ()
+    assert telemetry.memory_limit({"memory_limit_bytes": huge}) is None
