@@ -174,6 +174,25 @@ async def test_a_restart_by_somebody_else_is_followed(scene: Scene) -> None:
     assert (await watch).attempt == 2
 
 
+@pytest.mark.parametrize("before", ["stalled", "failed"])
+async def test_a_restart_by_somebody_else_during_the_look_is_not_undone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    async def examine(run: Run, sessions: object) -> Report:
+        report = await scene.examine(run, sessions)
+        scene.run = Run()
+        scene.run.attempt, scene.run.state = 2, "running"
+        return report
+
+    monkeypatch.setattr(diagnosis, "examine", examine)
+    scene.run.state = before
+    watch = scene.watch()
+    await scene.sees("watching", "restarted")
+    scene.run.state = "finished"
+    assert (await watch).event == "finished"
+    assert scene.restarts == [] and scene.run.attempt == 2
+
+
 async def test_a_fingerprint_is_the_place_in_the_user_s_code(scene: Scene) -> None:
     report = await scene.examine(scene.run, ())
     assert fingerprint(report) == "dead ValueError train.py:31"
@@ -191,6 +210,10 @@ async def test_notifications_come_in_order_and_their_command_may_fail(
         notifier.tell(message)
     await notifier.close(patient=True)
     assert [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()] == messages
+    assert said == []
+    deaf = Notifier("exec <&-; head -c 30000000 /dev/zero >&2", said.append)
+    deaf.tell({"text": "x" * 200_000})
+    await deaf.close(patient=True)
     assert said == []
     failing = Notifier("echo out; echo no such topic >&2; exit 3", said.append)
     failing.tell({})

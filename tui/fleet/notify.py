@@ -63,20 +63,32 @@ class Notifier:
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
-        data = json.dumps(message, ensure_ascii=False).encode() + b"\n"
+        data = json.dumps(message, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
         over = False
         try:
             # A program that it leaves in the background and that keeps standard error open counts as well.
-            _, said = await asyncio.wait_for(process.communicate(data), NOTIFY_SECONDS)
+            said = await asyncio.wait_for(_passed(process, data), NOTIFY_SECONDS)
         except (TimeoutError, asyncio.TimeoutError):
             self._complain(f"the notify command did not end within {NOTIFY_SECONDS:g} s and was killed")
         else:
             over = True
             if process.returncode:
-                words = said[-COMPLAINT_BYTES:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+                words = said.decode("utf-8", "replace").strip().rpartition("\n")[2]
                 more = f": {words}" if words else ""
                 self._complain(f"the notify command ended with {process.returncode}{more}")
         finally:
             if not over:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _passed(process: asyncio.subprocess.Process, data: bytes) -> bytes:
+    """Hand `data` over and wait for the end; returns the last of what was said on standard error."""
+    assert process.stdin is not None and process.stderr is not None
+    process.stdin.write(data)  # a command that does not read it is no trouble: it is not waited for
+    process.stdin.close()
+    said = b""
+    while piece := await process.stderr.read(65536):
+        said = (said + piece)[-COMPLAINT_BYTES:]
+    await process.wait()
+    return said

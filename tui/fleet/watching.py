@@ -165,15 +165,26 @@ class Watch:
     async def _trouble(self, view: RunView, state: str) -> Happening | None:
         """A stall or failure: find out, tell, and restart if that is wanted and makes sense."""
         report = await self._examine(view)
-        if state == "stalled" and self._look().state not in ("stalled", "failed"):
+        if self._gone(view):
             return None  # it went by while we looked
         happened = self._tell(state, view, view.reason, report)
         if self._restart is None:
             return happened if state == "failed" else None
-        refusal = self._brake.consider(Trouble(fingerprint(report), self._step, await self._checkpoint(view)))
+        checkpoint = await self._checkpoint(view)
+        if self._gone(view):
+            return None
+        refusal = self._brake.consider(Trouble(fingerprint(report), self._step, checkpoint))
         if refusal:
             return self._tell("given-up", view, f"not restarted any more: {refusal}", report)
         return await self._start_again(view, report)
+
+    def _gone(self, view: RunView) -> bool:
+        """Whether the trouble that `view` shows is over, or somebody has restarted the run meanwhile.
+
+        Without this a person's restart would be undone by ours.
+        """
+        now = self._look()
+        return now.attempt != view.attempt or now.state not in ("stalled", "failed")
 
     async def _start_again(self, view: RunView, report: Report | None) -> Happening | None:
         """Restart the run, again and again while that is refused for reasons that may go away."""
