@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Callable, Optional, Tuple
+from typing import Callable, Optional, Set, Tuple
 
 from . import ends, health, places, ras, stalls, waiting
 from .case import Case
-from .evidence import Evidence, Rank
+from .evidence import Evidence, Group, Rank
 from .verdict import Diagnosis, Finding, Position, RankPart
 
 Rule = Callable[[Case], Optional[Diagnosis]]
@@ -25,7 +25,8 @@ def diagnose(evidence: Evidence) -> Diagnosis:
         found = rule(case)
         if found is not None:
             more = _of_nccl(evidence) if found.alarming else ()
-            ranks = tuple(_part(rank) for rank in evidence.ranks)
+            waited_in = {wait.group for wait in waiting.waits(evidence.ranks) if wait.others}
+            ranks = tuple(_part(rank, waited_in) for rank in evidence.ranks)
             return dataclasses.replace(found, evidence=(*found.evidence, *more), ranks=ranks)
     raise AssertionError("the last rule always has an answer")
 
@@ -39,8 +40,13 @@ def _of_nccl(evidence: Evidence) -> Tuple[Finding, ...]:
     return (Finding(None, "nccl-ras", f"NCCL: {said}"),)
 
 
-def _part(rank: Rank) -> RankPart:
-    group = min(rank.groups, key=lambda group: group.enqueued, default=None)
+def _part(rank: Rank, waited_in: Set[str]) -> RankPart:
+    def weight(group: Group) -> Tuple[bool, bool, float]:
+        pending = group.completed < group.enqueued or waiting.pending_of(group) is not None
+        return pending, group.name in waited_in, group.recent[-1].created if group.recent else 0.0
+
+    # Of its groups the one in which it waits, else one in which others wait, else where it called last.
+    group = max(rank.groups, key=weight, default=None)
     position = None
     if group is not None:
         entry = waiting.pending_of(group) or (group.recent[-1] if group.recent else None)
