@@ -40,6 +40,8 @@ def _restart(app: EncampApp, run_id: str, choice: Choice) -> None:
     hosts, others = members(run, sessions), leftovers(run, sessions)
 
     async def work(progress: Progress) -> str:
+        if choice.from_step is not None:  # while the question stood, a run that went on may have removed it
+            await prospect.look(run, sessions, without=choice.without, from_step=choice.from_step)
         begun = await group_restart.restart(
             hosts,
             others,

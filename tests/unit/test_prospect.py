@@ -134,6 +134,16 @@ async def test_going_back_is_by_choice_and_says_what_it_costs() -> None:
     assert "100, 150, 200" in refused.value.hint
 
 
+async def test_what_an_attempt_began_from_is_lost_too_when_it_failed_at_once() -> None:
+    scene = Scene(told("task", 100, 200), told("task", 100, 200), state="failed")
+    for host in scene.hosts:
+        host.tell("failed", 0)
+    back = await scene.look(from_step=100)
+    assert (back.lost_steps, back.lost_seconds) == (100, 100.0)
+    assert back.sentences(1320.0)[2] == "Lost: 100 steps (1 min 40 s), the run was at step 200."
+    assert (await scene.look()).lost_steps == 0
+
+
 async def test_of_a_script_nothing_is_claimed() -> None:
     scene = Scene(told("script", 100), told("script"))
     found = await scene.look()

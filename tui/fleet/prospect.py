@@ -93,9 +93,14 @@ class Prospect:
     @property
     def lost_steps(self) -> int | None:
         """How many steps are done again; None where that is not known."""
-        if not self.ours or self.step is None:
+        if not self.ours or self.reached is None:
             return None
-        return max(0, self.step - (self.checkpoint.step if self.checkpoint else 0))
+        return max(0, self.reached - (self.checkpoint.step if self.checkpoint else 0))
+
+    @property
+    def reached(self) -> int | None:
+        """The furthest step that is given up: an attempt may fail before it is as far as its checkpoint."""
+        return None if self.step is None else max((self.step, *self.newer))
 
     @property
     def lost_seconds(self) -> float | None:
@@ -103,7 +108,8 @@ class Prospect:
         if not self.ours or self.step_time is None:
             return None
         since = self.checkpoint.time if self.checkpoint else self.started
-        return max(0.0, self.step_time - since) if self.lost_steps else 0.0
+        until = self.step_time if self.reached == self.step else self.complete[0].time
+        return max(0.0, until - since) if self.lost_steps else 0.0
 
     def sentences(self, now: float, leave_out: str = "leave it out with --without {}") -> list[str]:
         """The truth for people, most important first. `now` is by the hosts' clock.
@@ -154,7 +160,7 @@ class Prospect:
         took = f" ({fmt.duration(seconds)})" if seconds else ""
         lost = f"{fmt.plural(steps, 'step')}{took}" if steps else "no step"
         if self.chosen or not self.live or not steps:
-            return [f"Lost: {lost}, the run {'is' if self.live else 'was'} at step {self.step}."]
+            return [f"Lost: {lost}, the run {'is' if self.live else 'was'} at step {self.reached}."]
         if self.state == "stalled":
             return [f"Lost: {lost}, the run is at step {self.step} and too stuck to save first."]
         return [f"Lost at most: {lost}. The ranks are asked to save at step {self.step} before they stop."]
