@@ -160,10 +160,10 @@ def _contents(report: Report, fetched: Mapping[str, _Fetched], missing: Iterable
         contents[f"{host}/host.json"] = _json(_host(part))
         for path, data in fetched[host].files.items() if host in fetched else ():
             contents[f"{host}/{path}"] = data
+    contents["README.txt"] = _readme(report, missing)
     values = _secret_values(report, contents)
     contents = {path: _without(data, values) for path, data in contents.items()}
     contents |= {path: _spec(data) for path, data in contents.items() if path.endswith("/spec.json")}
-    contents["README.txt"] = _readme(report, missing)
     return contents
 
 
