@@ -15,7 +15,7 @@ import re
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ FILE_BYTES = 1024 * 1024
 
 PROGRESS_BYTES = 128 * 1024
 
-MAX_FILES = 4000
+MAX_FILES, MAX_BYTES = 4000, 256 * 1024 * 1024
 """Of one host."""
 
 TAKEN = re.compile(
@@ -51,11 +51,21 @@ TAKEN = re.compile(
 SECRET_NAME = re.compile(r"key|token(?!iz)|secret|passw|credential|auth|cookie|dsn|private", re.I)
 """Names of variables whose values are taken out. They are launch settings: one too many does no harm."""
 
+NUMBER = re.compile(r"[\d.,e_+-]*\Z")
+"""Such as that of `--max-tokens`: it is no secret, and stands in every log."""
+
 MIN_SECRET = 6
 """Characters of a value that is looked for everywhere: shorter ones are in every log by chance."""
 
-IN_URL = re.compile(rb"(://[^/\s:@]{1,200}:)[^/\s@]{1,500}@")
-"""User and password in an address."""
+IN_URL = re.compile(rb"(://(?:[^/\s:@\"']{0,32}:)?)[^/\s@\"']{1,500}@")
+"""What stands before the host in an address: a password, or a token in the place of the user's name."""
+
+TOKEN = re.compile(
+    rb"(?<![A-Za-z0-9])(?:(hf_|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|sk-)[A-Za-z0-9_-]{16,}"
+    rb"|(bearer[ \t]+)[A-Za-z0-9._~+/=-]{8,})",
+    re.I,
+)
+"""What can be told to be a secret by its look: tokens of well-known services, and those of HTTP headers."""
 
 REMOVED = "(removed)"
 
@@ -127,12 +137,17 @@ async def _fetch(session: Session, run: str, folder: str) -> _Fetched:
                 if leaf_kind == "file" and TAKEN.match(f"{name}/{leaf}"):
                     names.append(HostFile(f"{name}/{leaf}", (), leaf_size))
     found = _Fetched({}, [])
+    room = MAX_BYTES
     for file in names[:MAX_FILES]:
         limit = LOG_BYTES if file.path.endswith(".log") else FILE_BYTES
         limit = PROGRESS_BYTES if file.path.endswith("progress.jsonl") else limit
+        if room < limit:
+            found.missing.append(f"{file.path} (all together is too much)")
+            continue
         try:
             start = max(0, file.size - limit)
             data = await attempt_files.read(host, f"{folder}/{file.path}", start, limit)
+            room -= len(data)
             # A piece of a line may hold a piece of a secret, which nothing would recognise.
             found.files[file.path] = data[data.find(b"\n") + 1 :] if start else data
         except EncampError as error:
@@ -238,8 +253,10 @@ def _secret_values(report: Report, contents: Mapping[str, bytes]) -> list[str]:
     found: set[str] = set()
     for path, data in contents.items():
         if path.endswith("/spec.json"):
-            for variables in _variables(_parsed(data)):
-                found.update(value for name, value in variables.items() if SECRET_NAME.search(name))
+            spec = _parsed(data)
+            for variables in _variables(spec):
+                found.update(str(value) for name, value in variables.items() if SECRET_NAME.search(name))
+            found.update(_in_arguments(spec))
     for value in launch_secrets.known_here(report.run).values():
         found.update([value, *value.splitlines()])
     return sorted((value for value in found if len(value) >= MIN_SECRET), key=len, reverse=True)
@@ -263,21 +280,31 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return spec if isinstance(spec, dict) else {}
 
 
-def _variables(spec: dict[str, Any]) -> list[dict[str, str]]:
+def _variables(spec: dict[str, Any]) -> list[dict[str, Any]]:
     """The variables that a spec sets: as they were asked for, and as the host made of it."""
     owners = (spec, spec.get("resolved"))
     found = [owner.get("env") for owner in owners if isinstance(owner, dict)]
-    return [
-        variables
-        for variables in found
-        if isinstance(variables, dict) and all(isinstance(value, str) for value in variables.values())
-    ]
+    return [variables for variables in found if isinstance(variables, dict)]
+
+
+def _in_arguments(spec: dict[str, Any]) -> Iterator[str]:
+    """The values of what sounds like a secret: `--api-key VALUE`, `--token=VALUE`, `wandb.key=VALUE`."""
+    resolved = spec.get("resolved")
+    for words in (spec.get("args"), resolved.get("argv") if isinstance(resolved, dict) else None):
+        texts = [str(word) for word in words] if isinstance(words, list) else []
+        for word, following in zip(texts, [*texts[1:], ""], strict=True):
+            name, equals, value = word.partition("=")
+            if SECRET_NAME.search(name) and (equals or name.startswith("-")):
+                value = value if equals else following
+                if not value.startswith("-") and not NUMBER.match(value):
+                    yield value
 
 
 def _without(data: bytes, values: Iterable[str]) -> bytes:
     for value in values:
         for form in (value, json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1]):
             data = data.replace(form.encode("utf-8", "replace"), REMOVED.encode())
+    data = TOKEN.sub(lambda found: (found[1] or found[2]) + REMOVED.encode(), data)
     return IN_URL.sub(rb"\1" + REMOVED.encode() + b"@", data)
 
 
