@@ -128,6 +128,10 @@ def all_wait(case: Case) -> Optional[Diagnosis]:
             words,
         )
     wait = case.waits[0].collective if case.waits else "a collective"
+    hidden = [r for r in case.running if r.rank not in waits and not (r.recorded or places.main_stack(r))]
+    if hidden:  # as on a host that does not tell: the reason may be there
+        text = f"{named(case.stalled)} wait in {wait}, and nothing is known of what {is_(hidden)} doing"
+        return verdict_on(case, "unknown", [], 0.3, text, [Finding(None, "collective", text)])
     spinning = [rank for rank in case.stalled if _spins(rank)]
     stuck = [(host, socket) for host in case.evidence.hosts for socket in host.stuck_sockets]
     findings = [Finding(None, "host", f"{host.name}: {socket} is not acknowledged") for host, socket in stuck]

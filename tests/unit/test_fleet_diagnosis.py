@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import re
 import tarfile
 import time
 from collections.abc import Callable
@@ -186,6 +187,16 @@ def test_a_host_that_answers_nonsense_is_named_and_the_others_judged(answer: Ans
     assert diagnose_run.exit_code(report) in (1, 3)
 
 
+def test_a_host_whose_agent_is_older_is_neither_away_nor_to_blame() -> None:
+    a, b = pair(HANGS[0], RequestRefused("unknown-method", "knows no 'evidence'"))
+    seen = tuple(wire.RankSample(number, number - 2, "running", step=10) for number in (2, 3))
+    b.store.apply("b", wire.Ranks("r-1", 2, 3.0, seen))
+    found = examined(a, b)
+    assert (found.diagnosis.verdict, found.diagnosis.culprits) == ("unknown", ())
+    assert found.diagnosis.sentence.endswith("nothing is known of what ranks 2 and 3 are doing")
+    assert "b is not in it: its agent is of an older encamp" in found.notes[0]
+
+
 def test_a_host_that_is_away_is_the_verdict_with_what_it_was_last_seen_doing() -> None:
     a, b = pair(*HANGS)
     b.store.apply(
@@ -336,13 +347,29 @@ def test_the_bundle_has_what_is_there_without_secrets_and_names_what_is_not(
     a, b = pair(*HANGS)
     spec = {
         "env": {"WANDB_API_KEY": "abcdef-123456", "PIN_TOKEN": "1", "TOKENIZERS_PARALLELISM": "false"},
-        "resolved": {"env": {"WANDB_API_KEY": "abcdef-123456"}, "argv": ["x", "--index=http://u:pw@h/"]},
+        "args": [
+            "--api-key",
+            "argument-1",
+            "--hf-token=argument-2",
+            "db.passwd=argument-3",
+            "--tokens",
+            "100",
+        ],
+        "resolved": {
+            "env": {"WANDB_API_KEY": "abcdef-123456", "LAYERS": 3},
+            "argv": ["x", "--index=http://u:pw@h/"],
+        },
     }
+    said = [
+        *(f"argument-{n}" for n in (1, 2, 3)), "redis://:opensesame@h/", f"https://{'q' * 40}:x-oauth@h/",
+        "https://opensesame@h", f"hf_{'q' * 34}", f"Authorization: Bearer {'q' * 20}",
+    ]  # fmt: skip
     log = b"SECRET-abcdef-123456 " * 20_000 + b"\nkey abcdef-123456 end\n"
     a.files = {
         "attempts/2/spec.json": json.dumps(spec).encode(),
         "attempts/2/rank0.log": log,
         "attempts/2/stall-1.json": b"{}",
+        "attempts/2/launcher.log": "\n".join([*said, "100 tokens, see a@b, http://h:80/x"]).encode(),
         "attempts/2/telemetry.json": b"{}",
         "attempts/2/secrets.json": b"never",
         "attempts/2/rank0/error.json": b"{}",
@@ -366,7 +393,7 @@ def test_the_bundle_has_what_is_there_without_secrets_and_names_what_is_not(
     assert set(files) == {
         "README.txt", "diagnosis.json", "a/evidence.json", "a/host.json", "a/stacks/rank0.txt",
         "a/stacks/rank1.txt", "a/spec.json", "a/rank0.log", "a/stall-1.json", "a/rank0/error.json",
-        "a/telemetry.json", "b/host.json",
+        "a/telemetry.json", "a/launcher.log", "b/host.json",
     }  # fmt: skip
     assert files["a/rank0.log"] == b"key (removed) end\n"
     kept = json.loads(files["a/spec.json"])
@@ -374,7 +401,8 @@ def test_the_bundle_has_what_is_there_without_secrets_and_names_what_is_not(
         "WANDB_API_KEY": "(removed)", "PIN_TOKEN": "(removed)", "TOKENIZERS_PARALLELISM": "false"
     }  # fmt: skip
     assert kept["resolved"]["argv"] == ["x", "--index=http://u:(removed)@h/"]
-    assert b"abcdef-123456" not in b"".join(files.values())
+    assert not re.search(rb"abcdef-123456|argument-\d|opensesame|q{9}", b"".join(files.values()))
+    assert files["a/launcher.log"].endswith(b"\n100 tokens, see a@b, http://h:80/x")
     assert b"KeyError: (removed)" in files["README.txt"] and b"the files on b" in files["README.txt"]
     with pytest.raises(UsageError, match="exists already"):
         asyncio.run(evidence_bundle.write(report, target))

@@ -208,7 +208,8 @@ async def _ask(member: Member, own: range, run: str, attempt: int) -> Part:
     except RequestRefused as error:
         problem = error
         if error.code == "unknown-method":
-            problem = HostError("its agent is of an older encamp, which cannot say what its ranks do.")
+            words = "its agent is of an older encamp, which cannot say what its ranks do."
+            problem = RequestRefused(error.code, words)  # it answers: nobody calls it unreachable
     except HostError as error:
         problem = error
     else:
