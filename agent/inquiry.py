@@ -183,7 +183,10 @@ def _oom_kills(attempt: Attempt) -> int:
 
 
 def _on_gpu(one: Known) -> bool:
-    return one.sample.gpu is not None and one.sample.state == "running" and one.sample.pid is not None
+    """Whether it is worth to look for its NCCL. The environment of what hangs in the kernel may hang too."""
+    sample = one.sample
+    known = sample.gpu is not None and sample.pid is not None
+    return known and sample.state == "running" and sample.process_state != "D"
 
 
 def _gpus(when: Condition, live: Sequence[wire.GpuSample], kept: Mapping[str, object]) -> List[Gpu]:

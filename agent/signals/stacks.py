@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from typing import Dict, List, Optional, Tuple
 
@@ -21,6 +22,9 @@ FILE = "stacks.txt"
 
 WRITE_SECONDS = 0.5
 """How long a process may take to write its stacks; one that is stopped or in the kernel does not."""
+
+READ_SECONDS = 0.5
+"""How long reading a file of the program may take."""
 
 PAUSE_SECONDS = 0.01
 
@@ -126,6 +130,25 @@ def _frame(file: str, line: int, function: str, cwd: str, lines: Dict[str, List[
 
 
 def _read_lines(path: str) -> List[str]:
+    """The lines of a file; none where that takes long: the disk that hangs may be that of the program."""
+    global _reader
+    if _reader is not None and _reader.is_alive():
+        return []  # it still hangs
+    found: List[str] = []
+    reader = threading.Thread(target=lambda: found.extend(_lines(path)), daemon=True)
+    reader.start()
+    reader.join(READ_SECONDS)
+    if reader.is_alive():
+        _reader = reader
+        return []
+    return found
+
+
+_reader: Optional[threading.Thread] = None
+"""The last one that hung."""
+
+
+def _lines(path: str) -> List[str]:
     try:
         if os.path.isfile(path) and os.stat(path).st_size <= 4 * 1024 * 1024:
             with open(path, encoding="utf-8", errors="replace") as file:

@@ -240,6 +240,23 @@ def test_stacks_with_anything_in_between(noise: bytes, at: int) -> None:
         assert len(thread.frames) <= stacks.MAX_FRAMES
 
 
+def test_a_disk_that_hangs_costs_its_lines_and_half_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(9)\n")
+    text = 'Thread 0x1 (most recent call first):\n  File "train.py", line 2 in <module>\n'
+    over, read = threading.Event(), stacks._lines
+    monkeypatch.setattr(stacks, "_lines", lambda path: [] if over.wait() else [])
+    began = time.monotonic()
+    for name in ("train.py", "other.py"):
+        (thread,) = stacks.parse(text.replace("train.py", name), None, str(tmp_path))
+        assert (thread.frames[0].line, thread.frames[0].source) == (2, "")
+    assert time.monotonic() - began < 2 * stacks.READ_SECONDS + 2
+    monkeypatch.setattr(stacks, "_lines", read)
+    over.set()
+    wait_until(lambda: stacks.parse(text, None, str(tmp_path))[0].frames[0].source == "time.sleep(9)")
+
+
 def test_many_threads_and_deep_stacks_are_bounded() -> None:
     frames = '  File "train.py", line 1 in f\n' * 500
     text = "".join(f"Thread 0x{number:x} (most recent call first):\n{frames}" for number in range(1, 200))
