@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import posixpath
 import time
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def register(commands: Commands) -> None:
         "--from",
         dest="from_step",
         metavar="CHECKPOINT",
-        type=_checkpoint,
+        type=checkpoint,
         help="go back to this one, such as step-200; 0 begins anew; for the built-in trainer",
     )
     parser.add_yes(restart_parser)
@@ -103,9 +104,30 @@ def register(commands: Commands) -> None:
     )
 
 
-def _checkpoint(text: str) -> int:
+class Step(int):
+    """The step of a checkpoint, and the folder that was named with it; empty where none was."""
+
+    folder = ""
+
+
+def checkpoint(text: str) -> Step:
     """The step of a checkpoint: `200`, `step-200` or its path in the run's folder."""
-    return parser.whole(text.rstrip("/").rpartition("/")[2].removeprefix("step-"))
+    folder, _, name = text.rstrip("/").rpartition("/")
+    step = Step(parser.whole(name.removeprefix("step-")))
+    step.folder = folder
+    return step
+
+
+def refuse_other_folder(step: int | None, run: str, path: str) -> None:
+    """Raise UsageError when the checkpoint was named with a folder that is not `path`, that of the run."""
+    from ..fleet.errors import UsageError
+
+    folder = posixpath.normpath(step.folder) if isinstance(step, Step) and step.folder else ""
+    if folder and folder != path and not path.endswith(f"/{folder}"):
+        raise UsageError(
+            f"{folder} is not where {run} has its checkpoints: that is {path or 'not known'}.",
+            f"To go back to a checkpoint of its own: --from step-{step}",
+        )
 
 
 async def stop(args: argparse.Namespace) -> int:
@@ -195,6 +217,7 @@ async def _agreed(found: Found, args: argparse.Namespace) -> Prospect:
 
     run = found.current()
     prospect = await prospects.look(run, found.sessions, without=args.without, from_step=args.from_step)
+    refuse_other_folder(args.from_step, run.id, prospect.path)
     if not args.json or is_terminal():
         for sentence in prospect.sentences(time.time() + run.host.clock_offset):
             output.note(output.clean(sentence))
