@@ -246,7 +246,12 @@ def test_a_disk_that_hangs_costs_its_lines_and_half_a_second(
     (tmp_path / "train.py").write_text("import time\ntime.sleep(9)\n")
     text = 'Thread 0x1 (most recent call first):\n  File "train.py", line 2 in <module>\n'
     over, read = threading.Event(), stacks._lines
-    monkeypatch.setattr(stacks, "_lines", lambda path: [] if over.wait() else [])
+
+    def hang(path: str) -> list[str]:
+        over.wait()
+        return []
+
+    monkeypatch.setattr(stacks, "_lines", hang)
     began = time.monotonic()
     for name in ("train.py", "other.py"):
         (thread,) = stacks.parse(text.replace("train.py", name), None, str(tmp_path))
