@@ -176,6 +176,8 @@ class StallWatch:
         self._last: Optional[Diagnosis] = None
         self._unsure = False
         """Something was found that is to be seen again at once."""
+        self._late = False
+        """At the last look a rank had been silent for as long as is allowed."""
         self._held: Dict[int, object] = {}
         """Ranks whose GIL was held, and the sign of progress that they had made last by then."""
         self._asked = 0.0
@@ -237,26 +239,33 @@ class StallWatch:
         if self._looking or at == float("inf"):
             return None
         pause = AGAIN_SECONDS if self._looks < MANY_LOOKS else LONG_AGAIN_SECONDS
-        if self._unsure:
+        if self._unsure or (self.alarm is not None and self._late and self._all_moved()):
             pause = 0.0
         return max(0.0, at - AHEAD_SECONDS - now, self._looked + pause - now)
 
     def _suspicious_at(self) -> float:
         """When something is out of the ordinary, if nothing happens: late, over before others, no number."""
-        running = [
-            pulse for pulse in self._pulses.values() if pulse.sample and pulse.sample.state == "running"
-        ]
-        allowed = self.allowed or START_SECONDS
+        running, allowed = self._running(), self.allowed or START_SECONDS
         times = [pulse.at + (0.0 if pulse.loss in NOT_FINITE else allowed) for pulse in running]
         over = [pulse.over_at for pulse in self._pulses.values() if pulse.over_at is not None]
         if running and over:
             times.append(min(over) + ENDED_SECONDS)
         return min(times, default=float("inf"))
 
+    def _running(self) -> List[Pulse]:
+        return [pulse for pulse in self._pulses.values() if pulse.sample and pulse.sample.state == "running"]
+
+    def _all_moved(self) -> bool:
+        """Whether every running rank has shown a sign of progress since the last look."""
+        running = self._running()
+        return bool(running) and all(pulse.at > self._looked for pulse in running)
+
     @contextlib.contextmanager
     def looking(self, now: float) -> Iterator[None]:
         """While somebody looks at the ranks, from `now` on, which may be in a moment."""
         self._looking, self._looked, self._looks = True, now, self._looks + 1
+        limit = (self.allowed or START_SECONDS) - AHEAD_SECONDS
+        self._late = any(now - pulse.at >= limit for pulse in self._running())
         try:
             yield
         finally:

@@ -169,6 +169,54 @@ def test_looks_become_rare_when_nothing_comes_of_them(training: Training) -> Non
     assert set(pauses[:11]) == {stall.AGAIN_SECONDS} and pauses[-1] == stall.LONG_AGAIN_SECONDS
 
 
+def looks_at_a_stall(training: Training) -> None:
+    """Steps, then so many looks at a stall that they have become rare."""
+    training.train(20)
+    for _ in range(stall.MANY_LOOKS + 1):
+        training.waits()
+        with training.watch.looking(training.now):
+            training.watch.conclude(SLEEPS)
+    assert training.watch.alarm == SLEEPS
+
+
+def test_ranks_that_all_go_on_are_looked_at_at_once(training: Training) -> None:
+    watch = training.watch
+    looks_at_a_stall(training)
+    training.now += 2.0
+    training.seen()
+    assert (watch.due(training.now) or 0.0) > 5.0, "nothing has changed"
+    training.step, training.step_time = training.step + 1, training.now
+    training.train(1)
+    assert watch.due(training.now) == 0.0
+    with watch.looking(training.now):
+        training.train(1)
+        assert watch.conclude(FINE) == FINE
+    training.train(1)
+    assert watch.alarm is None and (watch.due(training.now) or 0.0) > 1.0
+
+
+def test_an_alarm_about_steps_that_go_on_is_no_reason_to_look_all_the_time(training: Training) -> None:
+    looks_at_a_stall(training)
+    training.now += 2.0
+    training.step, training.step_time = training.step + 1, training.now
+    training.train(1)
+    with training.watch.looking(training.now):
+        training.watch.conclude(Diagnosis("nan", "the loss is no number", (1,), 0.95))
+    training.train(2)
+    assert training.watch.due(training.now) == stall.LONG_AGAIN_SECONDS - 2.0
+
+
+def test_one_rank_that_goes_on_is_no_reason_to_look_at_once(training: Training) -> None:
+    looks_at_a_stall(training)
+    training.now += 2.0
+    samples = [
+        wire.RankSample(rank, rank, step=training.step + rank, step_time=training.now, state="running")
+        for rank in range(2)
+    ]
+    training.watch.observe(samples, {}, training.now)
+    assert (training.watch.due(training.now) or 0.0) > 5.0
+
+
 def test_what_is_not_sure_is_looked_at_again_at_once_but_only_once(training: Training) -> None:
     watch = training.watch
     training.train(20)
