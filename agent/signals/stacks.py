@@ -31,8 +31,11 @@ PAUSE_SECONDS = 0.01
 MAX_BYTES = 512 * 1024
 """Bytes of one answer that are looked at."""
 
-MAX_FILE = 8 * 1024 * 1024
-"""A file of stacks that is larger is emptied before the next answer."""
+MAX_FILE = 1024 * 1024
+"""A file of stacks that is larger is emptied before the next answer, but for what crashes have written."""
+
+CRASH = re.compile(rb"^Fatal Python error: .{0,16384}", re.M | re.S)
+MAX_CRASHES = 4
 
 MAX_THREADS, MAX_FRAMES = 64, 100
 MAX_SOURCE = 160
@@ -64,12 +67,24 @@ def ask(pid: int, rank_dir: str) -> Optional[str]:
     try:
         start = os.stat(path).st_size
         if start > MAX_FILE:
-            os.truncate(path, 0)
-            start = 0
+            start = _shorten(path)
         os.kill(pid, SIGNAL)
     except OSError:
         return None
     return _written(path, start)
+
+
+def _shorten(path: str) -> int:
+    """Leave of the file only what crashes have written into it; returns its new size. Raises OSError.
+
+    Processes append to it, and go on at its new end.
+    """
+    with open(path, "r+b") as file:
+        crashes = b"".join(CRASH.findall(file.read(2 * MAX_FILE))[-MAX_CRASHES:])
+        file.truncate(0)
+    with open(path, "ab") as file:
+        file.write(crashes)
+    return len(crashes)
 
 
 def _written(path: str, start: int) -> Optional[str]:
@@ -81,6 +96,8 @@ def _written(path: str, start: int) -> Optional[str]:
             now = os.stat(path).st_size
         except OSError:
             return None
+        if now < start:
+            start = now  # it was shortened for somebody else who asks
         if now == size > start:
             break  # it has come to rest
         size = now

@@ -297,10 +297,21 @@ def test_a_process_is_asked_behind_binary_and_ended_lines(askable: tuple[int, Pa
     (folder / stacks.FILE).write_bytes(b"\0\xff\xfe" * 1000)
     text = stacks.ask(pid, str(folder))
     assert text is not None and "in waits" in text and "\0" not in text
-    os.truncate(folder / stacks.FILE, stacks.MAX_FILE + 1)
-    again = stacks.ask(pid, str(folder))
-    assert again is not None and "in waits" in again
-    assert (folder / stacks.FILE).stat().st_size < stacks.MAX_FILE
+
+
+def test_a_file_of_stacks_is_bounded_and_keeps_what_crashes_wrote(askable: tuple[int, Path]) -> None:
+    pid, folder = askable
+    file = folder / stacks.FILE
+    crash = b'Fatal Python error: Segmentation fault\n\nThread 0x1 (most recent call first):\n  File "a.py"\n'
+    filler = b'Thread 0x1 (most recent call first):\n  File "train.py", line 1 in f\n'
+    file.write_bytes(filler * 100 + crash + filler * (stacks.MAX_FILE // len(filler)))
+    for _ in range(3):
+        answer = stacks.ask(pid, str(folder))
+        assert answer is not None and "in waits" in answer and "Fatal" not in answer
+        assert file.stat().st_size < 64 * 1024
+        assert file.read_bytes().count(crash) == 1
+        with file.open("ab") as grown:
+            grown.truncate(stacks.MAX_FILE + 1)
 
 
 def test_who_does_not_listen_is_not_asked(tmp_path: Path) -> None:
