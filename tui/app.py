@@ -68,6 +68,9 @@ class EncampApp(App[None]):
         ),
     ]
 
+    LEAVING = "all runs go on"
+    """What becomes of the runs when the app is left."""
+
     @dataclass
     class Done(Message):
         """An action on a host went well."""
@@ -143,7 +146,7 @@ class EncampApp(App[None]):
         if len(self.screen_stack) > 1:
             self.pop_screen()
         else:
-            self.notify("ctrl-q leaves encamp; all runs go on.", timeout=3)
+            self.notify(f"ctrl-q leaves encamp; {self.LEAVING}.", timeout=3)
 
     def show_fleet(self) -> None:
         """Show all hosts."""
@@ -197,7 +200,15 @@ class EncampApp(App[None]):
         screen = self.screen
         if not isinstance(screen, HelpScreen):
             first = screen.keys() if isinstance(screen, BaseScreen) else ()
-            self.push_screen(HelpScreen(list(screen.active_bindings.values()), commands.offered(self), first))
+            self.push_screen(
+                HelpScreen(
+                    list(screen.active_bindings.values()), commands.offered(self), first, self.more_help()
+                )
+            )
+
+    def more_help(self) -> list[tuple[str, str]]:
+        """What the help says beyond keys and commands: (what is typed, what it does)."""
+        return []
 
     def set_theme(self, name: str) -> None:
         """Change the colours. Raises UsageError."""

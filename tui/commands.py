@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from .fleet.errors import UsageError
@@ -104,13 +104,17 @@ COMMANDS = (
     ),
     Command("theme", "NAME", "change the colours", lambda app, text: app.set_theme(text), _themes),
     Command("help", "", "the keys that work here", lambda app, _: app.show_help()),
-    Command("quit", "", "leave; all runs go on", lambda app, _: app.exit()),
+    Command("quit", "", "leave", lambda app, _: app.exit()),
 )
 
 
 def offered(app: EncampApp) -> list[Command]:
     """The commands that may be used now."""
-    return [command for command in COMMANDS if not (command.mutating and app.read_only)]
+    found = [command for command in COMMANDS if not (command.mutating and app.read_only)]
+    return [
+        replace(command, summary=f"leave; {app.LEAVING}") if command.name == "quit" else command
+        for command in found
+    ]
 
 
 def complete(app: EncampApp, typed: str) -> list[tuple[str, str]]:

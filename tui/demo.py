@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
 import shutil
 import site
 import tempfile
@@ -21,6 +22,7 @@ from typing import Any
 from profiles import library, schema
 
 from . import demo_run
+from . import demo_waits as waits
 from .demo_run import DemoRun
 from .fleet import drill as drilling
 from .fleet import paths, run_watch, runs, status
@@ -133,10 +135,10 @@ async def _drill(what: DemoRun, hosts: int, steps: int | None, say: Say) -> tupl
 async def _with_app(
     what: DemoRun, hosts: int, steps: int | None, say: Say
 ) -> tuple[int, dict[str, Any] | None]:
-    from .app import EncampApp
+    from .demo_app import DemoApp
 
     async with _launched(what, hosts, steps, say) as (fleet, _, run_id, _):
-        code = await show(EncampApp(fleet, start_run=run_id))
+        code = await show(DemoApp(fleet, enter=_enter(), start_run=run_id))
         say("ending the demo")
     return code, None
 
@@ -168,10 +170,12 @@ async def _launched(
             first, lambda: first.view.sample, CONNECT_SECONDS, "The first sample did not come"
         )
         clock.first_sample = clock.now()
-        run_id = await _launch(first, what, steps, say)
-        stack.push_async_callback(_stop, first, run_id)
-        await run_watch.started(first, run_id, 1)
-        view = await run_watch.until(first, lambda: _stepped(first, run_id, what.ranks), None, "")
+        say(f"other encamp commands work in another shell, after: {_enter()}")
+        with waits.told(first, what, clock.now, say):
+            run_id = await _launch(first, what, steps, say)
+            stack.push_async_callback(_stop, first, run_id)
+            await run_watch.started(first, run_id, 1)
+            view = await run_watch.until(first, lambda: _stepped(first, run_id, what.ranks), None, "")
         if view.step:
             clock.first_step = clock.now()
         say(f"{run_id} trains on {first.name}")
@@ -235,6 +239,16 @@ def _environment() -> dict[str, str]:
     return {"PYTHONUSERBASE": base} if base else {}
 
 
+def _entrance(folder: Path) -> Path:
+    """What another shell reads to see the hosts of the demo in `folder`."""
+    return folder / "env"
+
+
+def _enter() -> str:
+    """The command after which other commands of encamp see the demo's hosts."""
+    return f". {shlex.quote(str(_entrance(paths.config_dir().parent)))}"
+
+
 @contextlib.contextmanager
 def _own_folders() -> Iterator[None]:
     """An engineer's machine of its own for the body: nothing of the user's is read or written."""
@@ -245,6 +259,9 @@ def _own_folders() -> Iterator[None]:
         "HOME": str(folder),
     }
     before = {name: os.environ.get(name) for name in values}
+    _entrance(folder).write_text(
+        "".join(f"export {name}={shlex.quote(values[name])}\n" for name in values if name != "HOME")
+    )
     os.environ.update(values)
     try:
         yield

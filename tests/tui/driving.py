@@ -83,11 +83,17 @@ class Driver:
 
 @asynccontextmanager
 async def driving(
-    feed: Feed, folder: Path, *, size: tuple[int, int] = (120, 30), theme: str = "", **options: Any
+    feed: Feed,
+    folder: Path,
+    *,
+    size: tuple[int, int] = (120, 30),
+    theme: str = "",
+    kind: type[EncampApp] = EncampApp,
+    **options: Any,
 ) -> AsyncIterator[Driver]:
-    """The app on the hosts of `feed`; `options` are those of `EncampApp`."""
+    """The app on the hosts of `feed`; `options` are those of the app of that `kind`."""
     fleet = FakeFleet(feed, folder)
-    app = EncampApp(fleet, **options)  # type: ignore[arg-type]
+    app = kind(fleet, **options)  # type: ignore[arg-type]
     if theme:
         app.theme = theme
     async with app.run_test(size=size, notifications=True) as pilot:

@@ -14,6 +14,7 @@ from textual.widgets import Input
 from waiting import eventually
 
 from tui import commands
+from tui.demo_app import DemoApp
 from tui.screens.add_host import AddHostScreen
 from tui.screens.confirm import ConfirmScreen
 from tui.screens.dialog import Dialog
@@ -283,6 +284,19 @@ async def test_q_goes_back_and_at_last_says_how_to_leave(tmp_path: Path) -> None
         await driver.is_told("ctrl-q leaves encamp; all runs go on.")
         await driver.press("ctrl+q")
     assert not driver.app.is_running
+
+
+async def test_the_demo_says_that_its_runs_end_and_how_another_shell_sees_them(tmp_path: Path) -> None:
+    enter = ". /tmp/encamp-demo-x1/env"
+    async with driving(small(), tmp_path, size=(80, 24), kind=DemoApp, enter=enter) as driver:
+        await driver.is_told(enter)
+        await driver.press("q")
+        await driver.is_told("ctrl-q leaves encamp; the demo and its runs end.")
+        await driver.press("question_mark")
+        assert enter in driver.text
+        await driver.press("end")
+        await driver.sees("leave; the demo and its runs end")
+        assert "runs go on" not in driver.text
 
 
 # --- read only ---------------------------------------------------------------------------------------------

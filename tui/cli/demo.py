@@ -21,7 +21,9 @@ def register(commands: Commands) -> None:
         "demo",
         demo,
         summary="try encamp: hosts on loopback, a real training run, the app",
-        details="Everything is temporary: leaving it stops and removes all of it.",
+        details="Everything is temporary: leaving it stops and removes all of it. Its hosts are not among "
+        "yours: other commands, such as `encamp diagnose`, see them in another shell after the line that "
+        "it says at the start, `. $TMPDIR/encamp-demo-.../env` (/tmp without TMPDIR).",
         examples=[
             "encamp demo",
             "encamp demo --strategy fsdp --hosts 4",

@@ -42,10 +42,17 @@ class HelpScreen(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("q,question_mark", "leave", "leave", show=False)]
 
     def __init__(
-        self, bindings: Sequence[ActiveBinding], commands: Sequence[Command], first: Sequence[str] = ()
+        self,
+        bindings: Sequence[ActiveBinding],
+        commands: Sequence[Command],
+        first: Sequence[str] = (),
+        more: Sequence[tuple[str, str]] = (),
     ) -> None:
         super().__init__("keys that work here")
-        self.lines = [*key_lines(bindings, first), [], *command_lines(commands)]
+        said: list[list[Piece]] = []
+        for typed, what in more:
+            said += [[(what, "head")], [(typed, "key")], []]
+        self.lines = [*said, *key_lines(bindings, first), [], *command_lines(commands)]
 
     def body(self) -> ComposeResult:
         """All lines; the dialog scrolls."""
