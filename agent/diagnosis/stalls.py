@@ -23,12 +23,18 @@ def stopped(case: Case) -> Optional[Diagnosis]:
     if not held:
         return None
     how = "stopped by a signal (SIGSTOP)" if held[0].process_state == "T" else "held by a debugger"
-    findings = [
-        seen(rank, "process", f"process {rank.pid} is in state {rank.process_state}") for rank in held
-    ]
+    findings = [seen(rank, "process", _held(case, rank)) for rank in held]
     wait = case.missed(held)
     more = f"; the others wait in {wait}" if wait else ""
     return verdict_on(case, "stopped", held, 0.99, f"{is_(held)} {how}{more}", findings)
+
+
+def _held(case: Case, rank: Rank) -> str:
+    """Where it is, and what lets it go on."""
+    if rank.process_state == "t":
+        return f"process {rank.pid} is held (t): it goes on when the debugger lets it"
+    way = f"encamp signal {case.evidence.run} --rank {rank.rank} --signal CONT"
+    return f"process {rank.pid} is stopped (T): SIGCONT lets it go on, by: {way}"
 
 
 def in_kernel(case: Case) -> Optional[Diagnosis]:
@@ -92,7 +98,10 @@ def waited_for(case: Case) -> Optional[Diagnosis]:
             )
         )
     text = f"{named(culprits)} {surest.words}"
-    text += f" and never called {wait}" if wait else ", and the others wait for it"
+    if wait and (", " in surest.words or "; " in surest.words):  # they end in what another process does
+        text += f"; the {'rank itself' if len(culprits) == 1 else 'ranks themselves'} never called {wait}"
+    else:
+        text += f" and never called {wait}" if wait else ", and the others wait for it"
     return verdict_on(case, surest.verdict, culprits, surest.confidence, text, findings)
 
 

@@ -410,6 +410,20 @@ def test_of_processes_that_a_rank_starts_itself_is_said_what_is_seen() -> None:
     assert diagnose(evidence(busy)).sentence.endswith("encamp cannot see what they do")
 
 
+def test_of_what_is_stopped_is_said_how_it_goes_on() -> None:
+    def said(*ranks: Rank) -> str:
+        return " | ".join(finding.text for finding in diagnose(evidence(*ranks)).evidence)
+
+    held = dataclasses.replace(SLEEPS, pid=4711, process_state="T")
+    text = said(waiting(0), held)
+    assert "process 4711 is stopped (T): SIGCONT lets it go on" in text
+    assert f"encamp signal {evidence().run} --rank 1 --signal CONT" in text
+    traced = said(waiting(0), dataclasses.replace(held, process_state="t"))
+    assert "when the debugger lets it" in traced and "SIGCONT" not in traced
+    own = said(elsewhere(0, SPAWN, user(), step=None, step_age=40.0, children=(Child(7, "python", "T"),)))
+    assert "process 7 is stopped: on its host, kill -CONT 7 lets it go on" in own
+
+
 def test_a_slow_rank_is_slow_and_not_stalled() -> None:
     def late(number: int, by: float) -> Rank:
         recent = tuple(entry(n, at=n + by) for n in range(1, 9))
@@ -437,6 +451,14 @@ def test_the_sentence_says_who_where_and_what_is_missed() -> None:
     )
     assert [(finding.rank, finding.signal) for finding in found.evidence] == [(1, "stack"), (0, "collective")]
     assert found.since_seconds == 9.0
+
+
+def test_it_is_the_rank_that_missed_the_collective_and_not_its_worker() -> None:
+    rank = elsewhere(1, LOADER, user(), children=(Child(7, "python", "T"),))
+    assert diagnose(evidence(waiting(0), rank)).sentence == (
+        "rank 1 on a waits for its DataLoader in train (train.py:12); worker 7 is stopped; "
+        "the rank itself never called all_reduce of 10x20 float, number 12 of default_pg"
+    )
 
 
 @pytest.mark.parametrize(
