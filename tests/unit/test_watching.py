@@ -53,6 +53,8 @@ class Scene:
         self.restarts: list[EncampError | str] = []
         """What comes of each restart: the state of the new attempt, or a refusal."""
         self.error_type = "ValueError"
+        self.report: Report | None = None
+        """What is found; None: that rank 1 is dead."""
         monkeypatch.setattr(diagnosis, "examine", self.examine)
         monkeypatch.setattr(group_watch, "check", lambda sessions: None)
         for name, value in (("LOOK_SECONDS", 0.001), ("STOPPED_SECONDS", 0.02), ("AWAY_SECONDS", 0.02)):
@@ -63,6 +65,8 @@ class Scene:
         return self.run
 
     async def examine(self, run: Run, sessions: object) -> Report:
+        if self.report is not None:
+            return self.report
         rank = Rank(1, "box", "exited", exit_code=1, error_type=self.error_type, traceback=TRACEBACK)
         evidence = Evidence(run.id, run.attempt, 1.0, 2, 1.0, (rank,), ())
         found = Diagnosis("dead", "rank 1 is dead", (1,), 0.9)
@@ -132,6 +136,19 @@ async def test_restarts_go_on_until_they_bring_nothing(scene: Scene) -> None:
     assert scene.events == [
         "watching", "stalled", *twice[:2], "failed", *twice[2:], "failed", "given-up",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("step, told", [(None, "not-restarted"), (7, "restarting")])
+async def test_a_program_that_may_be_well_is_left_alone(scene: Scene, step: int | None, told: str) -> None:
+    evidence = Evidence("run-a", 1, 1.0, 1, 1.0, (Rank(0, "box", "running", step=step),), ())
+    found = Diagnosis("unknown", "no progress for 61 s: rank 0 sleeps", (0,), 0.3)
+    scene.report = Report("run-a", 1, "stalled", "", found, evidence, (), ())
+    scene.restarts = ["running"]
+    scene.run.state = "stalled"
+    watch = scene.watch()
+    await eventually(lambda: scene.events[:3] == ["watching", "stalled", told], 5, "what it does is told")
+    scene.run.state = "finished"
+    assert (await watch).event == "finished"
 
 
 async def test_an_attempt_that_dies_at_once_is_a_failure_like_any_other(scene: Scene) -> None:

@@ -38,6 +38,8 @@ AWAY_SECONDS = 30.0
 AGAIN_SECONDS = 30.0
 """Before a restart that was refused is tried again."""
 
+MAY_BE_WELL = "it shows no steps and no cause was found: it may do what it should, so look at it yourself"
+
 TRIES = 3
 """So often a refused restart is tried; one for which a host has to come back is tried on and on."""
 
@@ -170,6 +172,9 @@ class Watch:
         happened = self._tell(state, view, view.reason, report)
         if self._restart is None:
             return happened if state == "failed" else None
+        if state == "stalled" and _may_be_well(report):
+            self._tell("not-restarted", view, MAY_BE_WELL, report)
+            return None
         checkpoint = await self._checkpoint(view)
         if self._gone(view):
             return None
@@ -281,6 +286,16 @@ class Watch:
         )
         self._tell_of(happening)
         return happening
+
+
+def _may_be_well(report: Report | None) -> bool:
+    """Whether a stall may be none: of a program that never showed a step it is not known what is long."""
+    return (
+        report is not None
+        and report.diagnosis.verdict == "unknown"
+        and not report.evidence.allowed_seconds
+        and all(rank.step is None for rank in report.evidence.ranks)
+    )
 
 
 def fingerprint(report: Report | None) -> str:
