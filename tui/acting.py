@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from . import diagnosis_facts, run_facts
 from .actions import Action
-from .fleet import group_restart, group_stop, prospect, runs
-from .fleet.errors import UsageError
+from .fleet import group_restart, group_stop, prospect, runs, signals
+from .fleet.errors import EncampError, UsageError
 from .fleet.members import leftovers, members
 from .fleet.parallel import Progress
 from .fleet.prospect import Prospect
@@ -55,6 +56,29 @@ def _restart(app: EncampApp, run_id: str, choice: Choice) -> None:
 
     names = [member.name for member in hosts if member.name not in choice.without]
     app.begin(Action(f"restarting {run_id}", names), work)
+
+
+def let_go_on(app: EncampApp, run_id: str) -> None:
+    """Send SIGCONT to ranks that a signal has stopped: it destroys nothing. Raises UsageError."""
+    run, sessions = app.find_run(run_id), app.sessions()
+    ranks = run_facts.stopped(run)
+    if not ranks:
+        raise UsageError(f"No rank of {run.id} is stopped by a signal.", "d shows what they wait for.")
+    who = diagnosis_facts.ranks_words(ranks)
+
+    async def work(_progress: Progress) -> str:
+        failed: list[EncampError] = []
+        for rank in ranks:
+            try:
+                await signals.send(run, rank, "SIGCONT", runs.actor(), sessions)
+            except EncampError as error:
+                failed.append(error)  # the others are to go on all the same
+        if failed:
+            raise failed[0]
+        return f"{run.id}: SIGCONT was sent to {who}."
+
+    hosts = dict.fromkeys(run_facts.host_of(run, rank).name for rank in ranks)
+    app.begin(Action(f"letting {who} of {run.id} go on", list(hosts)), work, show=False)
 
 
 def stop(app: EncampApp, run_id: str) -> None:

@@ -328,6 +328,10 @@ class EncampApp(App[None]):
         """Restart a run on all of its hosts, after a question. Raises UsageError."""
         acting.restart(self, run_id)
 
+    def let_go_on(self, run_id: str) -> None:
+        """Let the ranks of a run go on that a signal has stopped. Raises UsageError."""
+        acting.let_go_on(self, run_id)
+
     def stop(self, run_id: str) -> None:
         """Stop a run on all of its hosts, after a question. Raises UsageError."""
         acting.stop(self, run_id)

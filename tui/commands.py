@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Complete = Callable[[str], Sequence[tuple[str, str]]]
 
-MUTATING_ACTIONS = frozenset({"launch", "add_host", "stop", "restart", "remove_host", "shell"})
+MUTATING_ACTIONS = frozenset({"launch", "add_host", "stop", "restart", "continue", "remove_host", "shell"})
 """Names of the key actions that change a host or a run: not offered in read-only mode."""
 
 
@@ -72,6 +72,14 @@ COMMANDS = (
     Command("launch", "[PROFILE]", "start a run", lambda app, text: app.launch(text), _profiles, True),
     Command(
         "restart", "[RUN]", "stop a run, start it again", lambda app, text: app.restart(text), _runs, True
+    ),
+    Command(
+        "continue",
+        "[RUN]",
+        "let ranks go on that a signal has stopped",
+        lambda app, text: app.let_go_on(text),
+        _live_runs,
+        True,
     ),
     Command("stop", "[RUN]", "stop a run", lambda app, text: app.stop(text), _live_runs, True),
     Command(

@@ -146,13 +146,15 @@ def state_sentence(run: RunView, now: float, found: Examination = NOTHING) -> tu
         return mark, "", reason or "Its processes are asked to end; those that do not are killed.", ""
     restart = f"r restart as attempt {info.attempt + 1}"
     if state == "stalled":
+        paused = stopped(run)
+        resume = f"C let {diagnosis_facts.ranks_words(paused)} go on   " if paused else ""
         report = found.current(run, now)
         if report is not None and report.diagnosis.alarming:
             reason, took = report.diagnosis.sentence, fmt.duration(found.since(report, now))
         else:
             quiet = quiet_seconds(run)
             took = took if quiet is None else fmt.duration(quiet)
-        return mark, took, reason, f"d evidence   {restart}   S stop"
+        return mark, took, reason, f"{resume}d evidence   {restart}   S stop"
     if run.live:
         return mark, took, reason, f"l logs   S stop   {restart}"
     ended = f"{fmt.clock(run.ended)} after {took}" if run.ended is not None else ""
@@ -264,6 +266,14 @@ def blamed(run: RunView) -> list[int]:
     host, _, rest = reason.partition(": ")
     ranks = diagnosis_facts.blamed(rest if host in run.hosts else reason)
     return [rank for rank in ranks if rank in run.ranks]
+
+
+def stopped(run: RunView) -> list[int]:
+    """Ranks that a signal has stopped, so that SIGCONT is all that they need to go on."""
+    if not run.live:
+        return []
+    samples = [rank.sample for _, rank in sorted(run.ranks.items())]
+    return [each.rank for each in samples if each.state == "running" and each.process_state == "T"]
 
 
 def culprits(run: RunView) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Tuple
 
 from . import places
 from .case import seen
-from .evidence import Rank
+from .evidence import Child, Rank
 from .verdict import Finding
 
 STATES = {"T": "is stopped", "t": "is stopped", "D": "is stuck in the kernel", "Z": "is dead"}
@@ -67,7 +67,7 @@ def _parent(rank: Rank, at: str, findings: Tuple[Finding, ...]) -> Cause:
         spot = places.spot(places.user_frame(child.frames))
         says = STATES.get(child.state) or (f"is in {spot}" if spot else "")
         says = says or f"uses {100 * (child.cpu_share or 0.0):.0f}% of a core, and shows no Python stack"
-        findings = (*findings, seen(rank, "process", f"process {child.pid} {says}"))
+        findings = (*findings, seen(rank, "process", f"process {child.pid} {says}{_remedy(child)}"))
         held = held or child.pid * (child.state in ("T", "t"))
     if held:
         words = f"waits{at} for process {held}, which it has started itself and which is stopped"
@@ -77,6 +77,11 @@ def _parent(rank: Rank, at: str, findings: Tuple[Finding, ...]) -> Cause:
     return Cause("collective-missing", 0.6, words, (*findings, seen(rank, "process", advice)))
 
 
+def _remedy(child: Child) -> str:
+    """What lets a process of the rank's own go on, which `encamp signal` does not reach."""
+    return f": on its host, kill -CONT {child.pid} lets it go on" if child.state == "T" else ""
+
+
 def _starved(rank: Rank, at: str, on_stack: Tuple[Finding, ...]) -> Cause:
     findings = list(on_stack)
     words = f"waits for its DataLoader{at}"
@@ -84,7 +89,9 @@ def _starved(rank: Rank, at: str, on_stack: Tuple[Finding, ...]) -> Cause:
         state = STATES.get(child.state, "")
         spot = places.spot(places.user_frame(places.in_worker(child.frames)))
         if state or spot:
-            findings.append(seen(rank, "process", f"worker {child.pid} {state or 'is in ' + spot}"))
+            findings.append(
+                seen(rank, "process", f"worker {child.pid} {state or 'is in ' + spot}{_remedy(child)}")
+            )
             words += f"; worker {child.pid} {state or 'is in ' + spot}"
     if not rank.children:
         words = f"makes a batch{at} and does not get it done"

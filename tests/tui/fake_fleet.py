@@ -124,6 +124,9 @@ class FakeSession(Checked):
         complete = [{"step": step, "time": self.fleet.feed.time - 60} for step in self.checkpoints]
         return {"path": path, "kind": "task", "complete": complete, "incomplete": []}
 
+    def _signal(self, params: dict[str, Any]) -> dict[str, Any]:
+        return {"pid": 48_000 + params["rank"]}
+
     def _evidence(self, params: dict[str, Any]) -> dict[str, Any]:
         host = self.fake_host()
         looked = self.fleet.feed.evidence.get(params["run"], healthy)

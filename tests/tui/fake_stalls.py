@@ -128,6 +128,22 @@ def stalled() -> Feed:
     return feed
 
 
+def frozen() -> Feed:
+    """Eight ranks, of which a signal has stopped one."""
+    feed = small()
+    asleep = {"process_state": "T", "cpu_share": 0.0, "main_cpu_share": 0.0}
+
+    def looked(host: FakeHost, info: wire.Run) -> Evidence:
+        return evidence(info, tuple(rank(host, each, **(asleep if each == 3 else {})) for each in own(info)))
+
+    feed.evidence["gpt-0412"] = looked
+    feed.change_run("vast-a", "gpt-0412", state="stalled", reason="rank 3 is stopped by a signal (SIGSTOP)")
+    found = feed.store.find_run("gpt-0412")
+    assert found is not None
+    found.ranks[3].sample = dataclasses.replace(found.ranks[3].sample, process_state="T")
+    return feed
+
+
 def stalled_demo() -> Feed:
     """Two ranks without GPUs, one of which hangs."""
     feed = cpu_demo()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from driving import Driver, driving
-from fake_stalls import crashed, hang, own, rank, remembered, stalled, stalled_demo, stalled_group
+from fake_stalls import crashed, frozen, hang, own, rank, remembered, stalled, stalled_demo, stalled_group
 from feed import FakeHost, Feed, cpu_demo, small, two_by_four
 from waiting import eventually
 
@@ -260,6 +260,34 @@ async def test_a_stall_that_no_host_has_kept_is_said(tmp_path: Path) -> None:
         await driver.sees("the run has no 'attempts/1/stall-1.json'")
         await driver.press("d")
         await driver.sees("▲ slow-storage")
+
+
+async def test_a_rank_that_a_signal_has_stopped_is_let_go_on_by_a_key(tmp_path: Path) -> None:
+    async with driving(frozen(), tmp_path, size=(140, 40), start_run=RUN) as driver:
+        await driver.sees("C let rank 3 go on   d evidence   r restart as attempt 2")
+        await driver.press("r")
+        await driver.sees("esc, then C: SIGCONT lets rank 3 go on, and no step is lost")
+        await driver.press("escape", "d")
+        await driver.sees("process 48003 is stopped (T): SIGCONT lets it go on")
+        await driver.sees("encamp signal gpt-0412 --rank 3 --signal CONT")
+        await driver.press("C")
+        await driver.is_told("gpt-0412: SIGCONT was sent to rank 3.")
+        (sent,) = (params for name, params in driver.fleet.sessions["vast-a"].asked if name == "signal")
+        assert (sent["rank"], sent["signal"]) == (3, "SIGCONT") and sent["actor"]
+
+
+async def test_only_ranks_that_are_stopped_are_let_go_on_and_not_in_read_only_mode(tmp_path: Path) -> None:
+    async with driving(stalled(), tmp_path, size=(140, 40), start_run=RUN) as driver:
+        await driver.press("C")
+        await driver.command("continue gpt-0412")
+        await driver.is_told("No rank of gpt-0412 is stopped by a signal.")
+        assert len(driver.notices) == 1, "the key does nothing"
+        assert "let go on" not in driver.text
+    async with driving(frozen(), tmp_path / "two", size=(140, 40), start_run=RUN, read_only=True) as driver:
+        await driver.sees("d evidence")
+        await driver.press("C")
+        assert "C let" not in driver.text and "let go on" not in driver.text
+        assert asked(driver, method="signal") == 0
 
 
 async def test_evidence_goes_into_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

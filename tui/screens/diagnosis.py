@@ -74,6 +74,7 @@ class DiagnosisScreen(RanksScreen):
         """What is done most."""
         return (
             "diagnosis.again",
+            "run.continue",
             "run.restart",
             "diagnosis.earlier",
             "diagnosis.bundle",
@@ -143,7 +144,9 @@ class DiagnosisScreen(RanksScreen):
         if self._past.page is None or report is not None:
             self._select(run, report)
         self.show_rank()
-        self.bind_for((run.state, report is None, self._bundling, self._past.several, self._past.page))
+        stopped = tuple(run_facts.stopped(run))
+        past = self._past
+        self.bind_for((run.state, report is None, self._bundling, past.several, past.page, stopped))
 
     @property
     def report(self) -> Report | None:

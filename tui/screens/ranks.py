@@ -29,6 +29,9 @@ class RanksScreen(BaseScreen):
         Binding("l", "logs", "logs", id="run.logs", tooltip="this rank's log, full screen"),
         Binding("enter", "logs", "logs", show=False, id="run.open", tooltip="this rank's log, full screen"),
         Binding("r", "restart", "restart", id="run.restart", tooltip="stop all ranks, start them again"),
+        Binding(
+            "C", "continue", "let go on", id="run.continue", tooltip="let ranks go on that a signal stopped"
+        ),
         Binding("T", "timeline", "timeline", id="run.timeline", tooltip="what happened to the run"),
         Binding(
             "tab", "app.focus_next", "stack", show=False, id="run.focus", tooltip="to the stack, the log"
@@ -90,6 +93,10 @@ class RanksScreen(BaseScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Without the run there is nothing to do with it."""
+        if action == "continue":
+            found = self.found() if self.is_mounted else None
+            stopped = found is not None and bool(run_facts.stopped(found))
+            return stopped and super().check_action(action, parameters)
         if action in ("restart", "logs", "timeline"):
             there = self.is_mounted and self.found() is not None
             return there and super().check_action(action, parameters)
@@ -110,6 +117,10 @@ class RanksScreen(BaseScreen):
     def action_restart(self) -> None:
         """Restart the run, after a question."""
         self.do(f"restart {self.run_id}")
+
+    def action_continue(self) -> None:
+        """Let the ranks go on that a signal has stopped."""
+        self.do(f"continue {self.run_id}")
 
     def action_timeline(self) -> None:
         """Show what happened to the run."""

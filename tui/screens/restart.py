@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.widgets import Input, Select
 from textual.widgets.selection_list import Selection
 
+from .. import diagnosis_facts, run_facts
 from .. import formatting as fmt
 from ..fleet import faulty, prospect
 from ..fleet.errors import EncampError
@@ -75,6 +76,10 @@ class RestartScreen(Dialog[Choice]):
         state, reason = run.standing()
         if state == "stalled" and reason:
             yield Fact("why", printable(reason))
+        stopped = run_facts.stopped(run)
+        if stopped:
+            who = diagnosis_facts.ranks_words(stopped)
+            yield Fact("instead", f"esc, then C: SIGCONT lets {who} go on, and no step is lost")
         several = len(self._members()) > 1
         for name, text in standing(run):
             if name == "now" or (name == "host" and not several):

@@ -93,6 +93,7 @@ class RunScreen(RanksScreen):
             "run.connect",
             "run.logs",
             "run.diagnose",
+            "run.continue",
             "run.restart",
             "run.stop",
             "run.shell",
@@ -136,8 +137,9 @@ class RunScreen(RanksScreen):
         self._select(run)
         self.show_rank()
         self._recall_progress(run)
+        stopped, unconnected = run_facts.stopped(run), run_facts.unconnected(run)
         self.bind_for(
-            (run.state, run.live, run.leftovers, tuple(run_facts.unconnected(run)), self._host_name())
+            (run.state, run.live, run.leftovers, tuple(unconnected), tuple(stopped), self._host_name())
         )
 
     def _recall_progress(self, run: RunView) -> None:

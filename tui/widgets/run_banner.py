@@ -17,7 +17,7 @@ HostLine = tuple[str, fmt.Mark, str]
 TALL = 32
 """Lines of a terminal on which there is room for more than what is needed."""
 
-KEYS_THAT_CHANGE = ("r ", "S ")
+KEYS_THAT_CHANGE = ("C ", "r ", "S ")
 """How the keys are written that are not offered in read-only mode."""
 
 
