@@ -37,6 +37,10 @@ class Run:
     reason = "a reason"
     parts = ()
 
+    @property
+    def live(self) -> bool:
+        return self.state in ("running", "stalled")
+
     def __init__(self) -> None:
         self.attempt, self.state, self.step = 1, "running", 10
 
@@ -107,6 +111,7 @@ def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
 async def test_a_stall_is_told_once_and_left_alone(scene: Scene) -> None:
     watch = scene.watch(restart=False)
     await scene.sees("watching")
+    assert scene.told[0].sentence == "it is running, at step 10"
     scene.run.state = "stalled"
     await scene.sees("watching", "stalled")
     stalled = scene.told[-1].document()
@@ -132,6 +137,8 @@ async def test_restarts_go_on_until_they_bring_nothing(scene: Scene) -> None:
     last = await scene.watch()
     assert last.event == "given-up"
     assert "the same has happened 3 times: dead ValueError train.py:31" in last.sentence
+    assert "Its processes have ended" in last.sentence and "encamp restart run-a" in last.sentence
+    assert scene.told[0].sentence == "it is stalled: a reason"
     twice = ["restarting", "restarted"] * 2
     assert scene.events == [
         "watching", "stalled", *twice[:2], "failed", *twice[2:], "failed", "given-up",
@@ -178,7 +185,9 @@ async def test_a_refused_restart_is_tried_again(scene: Scene) -> None:
 async def test_a_restart_that_stays_refused_is_the_end(scene: Scene) -> None:
     scene.restarts = [EncampError("no space")] * 5
     scene.run.state = "stalled"
-    assert (await scene.watch()).event == "not-restarted"
+    last = await scene.watch()
+    assert scene.events[-2:] == ["not-restarted", "given-up"]
+    assert "holds its GPUs: `encamp stop run-a` frees them" in last.sentence
     assert len(scene.restarts) == 5 - watching.TRIES
 
 

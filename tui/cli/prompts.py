@@ -33,8 +33,15 @@ async def agree_to_size(error: ProjectTooLarge) -> bool:
 
 
 async def confirmed(question: str, answer: str) -> bool:
-    """Whether the user types `answer`, and nothing else, to a question on the terminal that there is."""
-    return (await _ask(clean(question), echo=True)).strip().lower() == answer
+    """Whether the user types the whole `answer` to a question on the terminal that there is.
+
+    Nothing, or no, is a no; after anything else, such as `y`, it is asked again.
+    """
+    while True:
+        typed = (await _ask(clean(question), echo=True)).strip().lower()
+        if typed in (answer, "no", "n", ""):
+            return typed == answer
+        sys.stderr.write(f"That was not understood: please type {clean(answer)} in full, or no. ")
 
 
 def is_terminal() -> bool:

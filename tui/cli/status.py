@@ -36,12 +36,20 @@ async def status(args: argparse.Namespace) -> int:
 
     from ..fleet import memory
     from ..fleet import status as shapes
-    from ..fleet.errors import HostError
+    from ..fleet.errors import HostError, UsageError
     from ..fleet.store import Link
     from .connection import CONNECT_SECONDS, known_hosts, open_fleet
     from .hosts import inventory
 
-    hosts = known_hosts(args.hosts) if args.hosts else inventory().load()
+    listed = inventory().load()
+    strange = next((name for name in args.hosts if listed and name not in {host.name for host in listed}), "")
+    if strange:
+        raise UsageError(
+            f"There is no host {strange}.",
+            f"`encamp status` takes hosts: {', '.join(host.name for host in listed)}. If {strange} is a run: "
+            f"encamp diagnose {strange}, or encamp status alone for all runs",
+        )
+    hosts = known_hosts(args.hosts) if args.hosts else listed
     async with open_fleet(args, hosts) as fleet:
         attempts = (session.connected(CONNECT_SECONDS, patient=False) for session in fleet.sessions())
         for error in await asyncio.gather(*attempts, return_exceptions=True):

@@ -40,6 +40,9 @@ AGAIN_SECONDS = 30.0
 
 MAY_BE_WELL = "it shows no steps and no cause was found: it may do what it should, so look at it yourself"
 
+QUIET_SECONDS = 5.0
+"""A last step that is older is worth a word when the watch begins."""
+
 TRIES = 3
 """So often a refused restart is tried; one for which a host has to come back is tried on and on."""
 
@@ -117,7 +120,7 @@ class Watch:
         """
         view = self._look()
         self._attempt, self._last = view.attempt, "running"
-        self._tell("watching", view, f"it is {view.state}")
+        self._tell("watching", view, _standing(view))
         while True:
             ended = await self._act(self._look())
             if ended is not None:
@@ -180,7 +183,7 @@ class Watch:
             return None
         refusal = self._brake.consider(Trouble(fingerprint(report), self._step, checkpoint))
         if refusal:
-            return self._tell("given-up", view, f"not restarted any more: {refusal}", report)
+            return self._tell("given-up", view, f"not restarted any more: {refusal}. {_left(view)}", report)
         return await self._start_again(view, report)
 
     def _gone(self, view: RunView) -> bool:
@@ -207,9 +210,10 @@ class Watch:
                 refused += not isinstance(error, HostError)
                 if error.message != told:
                     told = error.message
-                    last = self._tell("not-restarted", view, error.message, report)
+                    self._tell("not-restarted", view, error.message, report)
                 if refused >= TRIES:
-                    return last
+                    now = self._look()
+                    return self._tell("given-up", now, f"refused {TRIES} times. {_left(now)}", report)
             else:
                 self._took(attempt)
                 self._tell("restarted", self._look(), f"attempt {attempt} runs")
@@ -295,6 +299,35 @@ def _may_be_well(report: Report | None) -> bool:
         and report.diagnosis.verdict == "unknown"
         and not report.evidence.allowed_seconds
         and all(rank.step is None for rank in report.evidence.ranks)
+    )
+
+
+def _standing(view: RunView) -> str:
+    """How the run is when the watch begins; a stall that nobody has called one yet shows in its last step."""
+    if view.state == "stalled":
+        return f"it is stalled: {view.reason}"
+    if view.state != "running" or view.step is None:
+        return f"it is {view.state}"
+    ages = [
+        time.time() + host.clock_offset - rank.sample.step_time
+        for host, node in view.parts
+        for rank in node.ranks.values()
+        if rank.sample.step_time is not None
+    ]
+    last = f", the last step was {min(ages):.0f} s ago" if ages and min(ages) >= QUIET_SECONDS else ""
+    return f"it is running, at step {view.step}{last}"
+
+
+def _left(view: RunView) -> str:
+    """How a run is left that is given up, and what a person can do."""
+    if view.live:
+        return (
+            f"It still stands there and holds its GPUs: `encamp stop {view.id}` frees them, "
+            f"`encamp diagnose {view.id}` says what holds it up, `encamp restart {view.id}` tries again."
+        )
+    return (
+        f"Its processes have ended, its GPUs are free: `encamp diagnose {view.id}` says what failed, "
+        f"`encamp restart {view.id}` starts it again."
     )
 
 
