@@ -13,7 +13,7 @@ from .fleet.members import leftovers, members
 from .fleet.parallel import Progress
 from .fleet.prospect import Prospect
 from .fleet.run_files import RunFiles
-from .fleet.store import Link
+from .fleet.store import Link, RunView
 from .screens.confirm import stop_question
 from .screens.get import GetScreen
 from .screens.restart import Choice, RestartScreen
@@ -30,10 +30,13 @@ def restart(app: EncampApp, run_id: str) -> None:
         if choice is not None:
             _if_there(app, lambda: _restart(app, run.id, choice))
 
-    def look(choice: Choice) -> Awaitable[Prospect]:
-        return prospect.look(run, app.sessions(), without=choice.without, from_step=choice.from_step)
+    def current() -> RunView:
+        return app.store.find_run(run.id) or run
 
-    app.push_screen(RestartScreen(run, lambda: members(run, app.sessions()), look), answered)
+    def look(choice: Choice) -> Awaitable[Prospect]:
+        return prospect.look(current(), app.sessions(), without=choice.without, from_step=choice.from_step)
+
+    app.push_screen(RestartScreen(current, lambda: members(current(), app.sessions()), look), answered)
 
 
 def _restart(app: EncampApp, run_id: str, choice: Choice) -> None:

@@ -166,6 +166,32 @@ async def test_an_older_checkpoint_is_chosen(
         restarts.go_on.set()
 
 
+async def test_the_question_follows_the_run_for_as_long_as_it_stands(
+    tmp_path: Path, restarts: Restarts
+) -> None:
+    feed = two_by_four()
+    async with driving(feed, tmp_path, size=(120, 36), start_run="gpt-0412") as driver:
+        sessions = driver.fleet.sessions.values()
+        for session in sessions:
+            session.checkpoints = [100]
+        await driver.press("r")
+        await driver.sees("It goes on from step-100")
+        assert "attempt 1 running · started " in driver.line("now  ")
+        for session in sessions:
+            session.checkpoints = [100, 200]
+        await driver.type("restart")
+        for name in ("vast-a", "vast-b"):
+            feed.change_run(name, "gpt-0412", state="finished", ended=feed.time)
+        await driver.sees("Meanwhile that has changed: attempt 1 is finished now.")
+        assert "attempt 1 finished · ran for " in driver.line("now  ")
+        assert "start again as attempt 2" in driver.text and "stop and" not in driver.text
+        await driver.sees("It goes on from step-200")
+        await driver.sees("the newest, now step-200")
+        await driver.press("enter")
+        await eventually(lambda: bool(restarts.asked), 10)
+        restarts.go_on.set()
+
+
 async def test_a_host_in_trouble_is_named_and_can_be_left_out(tmp_path: Path, restarts: Restarts) -> None:
     feed = two_by_four()
     node = feed.store.hosts["vast-b"].runs["gpt-0412"]

@@ -35,13 +35,13 @@ async def agree_to_size(error: ProjectTooLarge) -> bool:
 async def confirmed(question: str, answer: str) -> bool:
     """Whether the user types the whole `answer` to a question on the terminal that there is.
 
-    Nothing, or no, is a no; after anything else, such as `y`, it is asked again.
+    Where that is `yes`, nothing and no are a no, and after anything else, such as `y`, it is asked again.
     """
     while True:
         typed = (await _ask(clean(question), echo=True)).strip().lower()
-        if typed in (answer, "no", "n", ""):
+        if answer != "yes" or typed in ("yes", "no", "n", ""):
             return typed == answer
-        sys.stderr.write(f"That was not understood: please type {clean(answer)} in full, or no. ")
+        sys.stderr.write("That was not understood: please type yes in full, or no. ")
 
 
 def is_terminal() -> bool:

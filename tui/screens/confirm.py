@@ -48,11 +48,20 @@ def stop_question(run: RunView) -> ConfirmScreen:
     return ConfirmScreen(title, facts, "stop")
 
 
+def now(run: RunView) -> str:
+    """State, age and step of the newest attempt, and for how long a stalled one has made no step."""
+    took, quiet = fmt.duration(run_facts.elapsed(run)), run_facts.quiet_seconds(run)
+    said = [f"attempt {run.attempt} {run.state}", f"started {took} ago" if run.live else f"ran for {took}"]
+    if run.step is not None:
+        said.append(f"step {fmt.count(run.step)}")
+    if run.state == "stalled" and quiet is not None:
+        said.append(f"no step for {fmt.duration(quiet)}")
+    return " · ".join(said)
+
+
 def standing(run: RunView) -> list[tuple[str, str]]:
     """How a run and its hosts are now, and what ending it costs."""
-    took = fmt.duration(run_facts.elapsed(run))
-    step = "" if run.step is None else f" · step {fmt.count(run.step)}"
-    facts = [("now", f"attempt {run.attempt} {run.state} · {took}{step}")]
+    facts = [("now", now(run))]
     if run.live:
         facts.append(("lost", "the steps since the last checkpoint; all of them if the script keeps none"))
     for host, node in (*run.parts, *run.older):

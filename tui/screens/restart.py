@@ -23,6 +23,7 @@ from ..fleet.prospect import Prospect
 from ..fleet.sanitize import printable
 from ..fleet.store import RunView
 from ..widgets.mark_list import MarkList
+from .confirm import now as now_words
 from .confirm import standing
 from .dialog import Dialog, Fact, Text
 
@@ -30,6 +31,14 @@ WORD = "restart"
 
 NEWEST = -1
 """Stands for the newest complete checkpoint in the list; 0 is none, so a step is one of them."""
+
+FOLLOW_SECONDS = 1.0
+"""How often the run is looked at while the question stands."""
+
+LOOK_SECONDS = 10.0
+"""How often the hosts are asked again for the checkpoints of a run that lives."""
+
+EVIDENCE = "kept on the hosts beside the logs; in the diagnosis b writes it here"
 
 LEAVE_OUT = "leave it out, mark {} below"
 
@@ -48,7 +57,8 @@ Look = Callable[[Choice], Awaitable[Prospect]]
 class RestartScreen(Dialog[Choice]):
     """Answers with what was chosen.
 
-    `members` says how the hosts are now, `look` asks them what the run would go on from.
+    `current` says how the run is now, `members` how the hosts are, `look` asks them what the run would go on
+    from. What is shown follows the run for as long as the question stands.
     """
 
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012 - as the base class has it
@@ -61,29 +71,29 @@ class RestartScreen(Dialog[Choice]):
         prospect: Prospect | None
         error: EncampError | None = None
 
-    def __init__(self, run: RunView, members: Callable[[], Sequence[Member]], look: Look) -> None:
-        info = run.info
-        ranks = f"all {fmt.plural(info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
-        what = "stop and start again" if run.live else "start again"
-        super().__init__(f"restart {run.id}: {ranks} {what} as attempt {run.attempt + 1}")
-        self.run_view = run
+    def __init__(
+        self, current: Callable[[], RunView], members: Callable[[], Sequence[Member]], look: Look
+    ) -> None:
+        self.run_view = current()
+        super().__init__(_title(self.run_view))
+        self._current = current
         self._members = members
         self._look = look
+        self._shown = (self.run_view.attempt, self.run_view.state, self.run_view.live)
+        self._asked = 0.0
+        """When the hosts were asked last, monotonic."""
+        self._offered: list[int] = []
+        """Steps of the checkpoints that can be chosen."""
 
     def body(self) -> ComposeResult:
         """The facts, what there is to choose, and the field."""
         run = self.run_view
-        state, reason = run.standing()
-        if state == "stalled" and reason:
-            yield Fact("why", printable(reason))
-        stopped = run_facts.stopped(run)
-        if stopped:
-            who = diagnosis_facts.ranks_words(stopped)
-            yield Fact("instead", f"esc, then C: SIGCONT lets {who} go on, and no step is lost")
+        yield Fact("why", "", classes="why")
+        yield Fact("instead", "", classes="instead")
         several = len(self._members()) > 1
         for name, text in standing(run):
             if name == "now" or (name == "host" and not several):
-                yield Fact(name, text)
+                yield Fact(name, text, classes=name)
         yield Fact("from", "asking the hosts for its checkpoints …", classes="prospect")
         with Horizontal(classes="fields", id="from"):
             yield Text("checkpoint", classes="name")
@@ -91,8 +101,7 @@ class RestartScreen(Dialog[Choice]):
             with Horizontal(classes="fields tall"):
                 yield Text("without", classes="name")
                 yield MarkList(*self._selections(), compact=True)
-        if state == "stalled":
-            yield Fact("evidence", "kept on the hosts beside the logs; in the diagnosis b writes it here")
+        yield Fact("evidence", EVIDENCE, classes="evidence")
         if run.info.world_size > 1:
             yield Fact("ranks", "all of them: none of the job can go on without the others")
         code = f" code {printable(run.info.code)}" if run.info.code else " code"
@@ -131,7 +140,43 @@ class RestartScreen(Dialog[Choice]):
         """The word comes first; what there is to choose is one shift-tab away."""
         self.query_one("#from").display = False
         self.query_one(Input).focus()
+        self._show_run()
         self._foresee(Choice())
+        self.set_interval(FOLLOW_SECONDS, self.follow)
+
+    # --- how the run is meanwhile ------------------------------------------------------------------------
+
+    def follow(self) -> bool:
+        """Show the run as it is now; returns whether it has ended, or was restarted, since it was shown."""
+        before, run = self._shown, self._current()
+        self.run_view = run
+        self._show_run()
+        changed = (before[0], before[2]) != (run.attempt, run.live)
+        if changed:
+            self.complain(f"Meanwhile that has changed: attempt {run.attempt} is {run.state} now.")
+        looking = any(each.node is self and not each.is_finished for each in self.workers)
+        old = run.live and time.monotonic() - self._asked >= LOOK_SECONDS
+        if before != self._shown or (old and not looking):
+            self._foresee(self.choice())
+        return changed
+
+    def _show_run(self) -> None:
+        run = self.run_view
+        state, reason = run.standing()
+        self._shown = (run.attempt, state, run.live)
+        stopped = run_facts.stopped(run)
+        who = diagnosis_facts.ranks_words(stopped) if stopped else ""
+        self.query_one(".title", Text).put(_title(run))
+        for name, text in (
+            ("why", printable(reason) if state == "stalled" else ""),
+            ("instead", f"esc, then C: SIGCONT lets {who} go on, and no step is lost" if who else ""),
+            ("now", now_words(run)),
+            ("evidence", EVIDENCE if state == "stalled" else ""),
+        ):
+            for value in self.query(f".value.{name}").results(Text):
+                value.put(text)
+                if value.parent is not None:
+                    value.parent.display = bool(text)
 
     # --- what it means -----------------------------------------------------------------------------------
 
@@ -150,6 +195,7 @@ class RestartScreen(Dialog[Choice]):
 
     @work(exclusive=True, group="prospect", exit_on_error=False)
     async def _foresee(self, choice: Choice) -> None:
+        self._asked = time.monotonic()
         try:
             found = await self._look(choice)
         except EncampError as error:
@@ -173,8 +219,8 @@ class RestartScreen(Dialog[Choice]):
             text.put("\n".join(said))
 
     def _offer(self, found: Prospect, now: float) -> None:
-        """Once, the checkpoints to choose from."""
-        if self.query(Select) or not (found.ours and found.complete):
+        """The checkpoints to choose from; what is chosen stays chosen while it is there."""
+        if not (found.ours and found.complete):
             return
         newest = f"the newest, now step-{found.complete[0].step}"
         older = [
@@ -182,9 +228,22 @@ class RestartScreen(Dialog[Choice]):
             for each in found.complete[1:]
         ]
         choices = [(newest, NEWEST), *older, ("none: begin at step 1", 0)]
+        steps = [each.step for each in found.complete]
+        before = list(self.query(Select))
+        if steps == self._offered or any(select.expanded for select in before):
+            return
+        self._offered = steps
+        chosen = self.choice().from_step
+        kept = chosen if chosen is not None and chosen in [0, *steps[1:]] else NEWEST
+        select = Select(choices, value=kept, allow_blank=False, compact=True)
+        focused = any(each.has_focus for each in before)
+        for each in before:  # its label would go on to show the newest one of before
+            each.remove()
         row = self.query_one("#from")
-        row.mount(Select(choices, value=NEWEST, allow_blank=False, compact=True))
+        row.mount(select)
         row.display = True
+        if focused:
+            select.focus()
 
     # --- the answer --------------------------------------------------------------------------------------
 
@@ -192,6 +251,8 @@ class RestartScreen(Dialog[Choice]):
     def _submitted(self, event: Input.Submitted) -> None:
         if event.value.strip().lower() != WORD:
             self.complain(f"Nothing was done: that is not the word {WORD}.")
+            return
+        if self.follow():
             return
         choice, members = self.choice(), self._members()
         staying = [member for member in members if member.name not in choice.without]
@@ -210,3 +271,9 @@ class RestartScreen(Dialog[Choice]):
                 )
                 return
         self.dismiss(choice)
+
+
+def _title(run: RunView) -> str:
+    ranks = f"all {fmt.plural(run.info.world_size, 'rank')} on {fmt.listed(run.hosts)}"
+    what = "stop and start again" if run.live else "start again"
+    return f"restart {run.id}: {ranks} {what} as attempt {run.attempt + 1}"
