@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -130,6 +131,7 @@ def state_sentence(run: RunView, now: float, found: Examination = NOTHING) -> tu
     """
     info = run.info
     state, reason = run.standing()
+    reason = shorter(reason, run.id)
     mark = fmt.run_mark(state)
     took = fmt.duration(elapsed(run))
     silent = unasked(run)
@@ -150,17 +152,24 @@ def state_sentence(run: RunView, now: float, found: Examination = NOTHING) -> tu
         resume = f"C let {diagnosis_facts.ranks_words(paused)} go on   " if paused else ""
         report = found.current(run, now)
         if report is not None and report.diagnosis.alarming:
-            reason, took = report.diagnosis.sentence, fmt.duration(found.since(report, now))
+            took = fmt.duration(found.since(report, now))
+            reason = shorter(report.diagnosis.sentence, run.id)
         else:
             quiet = quiet_seconds(run)
             took = took if quiet is None else fmt.duration(quiet)
         return mark, took, reason, f"{resume}d evidence   {restart}   S stop"
+    why = "d diagnose   " if state == "failed" else ""
     if run.live:
-        return mark, took, reason, f"l logs   S stop   {restart}"
+        return mark, took, reason, f"{why}l logs   S stop   {restart}"
     ended = f"{fmt.clock(run.ended)} after {took}" if run.ended is not None else ""
     code = "" if run.exit_code is None or run.exit_code == 0 else f" ({fmt.exit_words(run.exit_code)})"
     what = reason or {"finished": "All ranks ended with exit code 0."}.get(state, "")
-    return mark, ended + code, what, f"l logs   {restart}"
+    return mark, ended + code, what, f"{why}l logs   {restart}"
+
+
+def shorter(text: str, run_id: str) -> str:
+    """`text` with the files of a run named from its folder on: the path of that fills a small terminal."""
+    return re.sub(rf"[^\s'\"(]*/runs/{re.escape(run_id)}/", "", text)
 
 
 def host_lines(run: RunView, now: float, *, examined: bool = False) -> list[tuple[str, Mark, str]]:

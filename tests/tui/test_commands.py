@@ -255,6 +255,14 @@ async def test_help_lists_the_keys_that_work_here(tmp_path: Path) -> None:
         assert "add a host by" not in driver.text
 
 
+async def test_the_help_names_each_of_two_keys_that_share_a_place_below(tmp_path: Path) -> None:
+    async with driving(small(), tmp_path, size=(100, 60)) as driver:
+        await driver.command("logs gpt-0412")
+        await driver.press("question_mark")
+        assert "] " in driver.line("next rank") and "[ " not in driver.line("next rank")
+        assert "[ " in driver.line("previous rank") and "] " not in driver.line("previous rank")
+
+
 async def test_every_binding_that_is_offered_is_explained(tmp_path: Path) -> None:
     async with driving(troubled(), tmp_path) as driver:
         for text in ("hosts", "runs", "run gpt-0412", "logs gpt-0412"):

@@ -172,13 +172,17 @@ def test_a_failed_run_gives_its_reason_and_what_to_do() -> None:
         "vast-a",
         "gpt-0412",
         state="failed",
-        reason="rank 3 ended with exit code 1.",
+        reason="rank 3: /root/.encamp/runs/gpt-0412/checkpoints/step-200 cannot be read.",
         exit_code=1,
         ended=feed.time,
     )
     word, what, keys = sentence(feed, "vast-a", "gpt-0412")
-    assert (word, what) == ("failed", "rank 3 ended with exit code 1.")
-    assert keys == "l logs   r restart as attempt 2"
+    assert (word, what) == ("failed", "rank 3: checkpoints/step-200 cannot be read.")
+    assert keys == "d diagnose   l logs   r restart as attempt 2"
+
+
+def test_only_files_of_the_run_itself_are_named_shortly() -> None:
+    assert run_facts.shorter("'/a/runs/gpt/x' and /a/runs/gpt-2/x", "gpt") == "'x' and /a/runs/gpt-2/x"
 
 
 def test_a_live_run_on_a_lost_host_is_not_said_to_run() -> None:

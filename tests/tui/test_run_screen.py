@@ -167,7 +167,7 @@ async def test_a_failed_run_says_why_and_what_next(tmp_path: Path) -> None:
         line = driver.line("✕ failed")
         assert "after 12 min 05 s (exit 1)" in line
         assert "CUDA out of memory" in driver.text
-        assert "l logs   r restart as attempt 2" in driver.text
+        assert "d diagnose   l logs   r restart as attempt 2" in driver.text
         assert "exit 1" in next(line for line in driver.text.splitlines() if line.startswith("▌✕    3"))
         assert next(line for line in driver.text.splitlines() if "signal 15" in line).startswith(" ○    4")
         assert screen(driver).rank == 3

@@ -77,7 +77,7 @@ def key_lines(bindings: Iterable[ActiveBinding], first: Sequence[str]) -> list[l
         keys, _ = groups.setdefault(group, {}).setdefault(
             binding.id, ([], binding.tooltip or binding.description)
         )
-        word = key_words(binding)
+        word = key_words(binding, alone=True)
         if word not in keys:
             keys.append(word)
     lines: list[list[Piece]] = []

@@ -28,9 +28,12 @@ WORDS = {
 }
 
 
-def key_words(binding: Binding) -> str:
-    """A binding's key as it is written for people: `ctrl-q`, `esc`, `/`."""
-    if binding.key_display:
+def key_words(binding: Binding, *, alone: bool = False) -> str:
+    """A binding's key as it is written for people: `ctrl-q`, `esc`, `/`.
+
+    Where its display stands for two keys, `alone` is for the one that is its own.
+    """
+    if binding.key_display and not (alone and " " in binding.key_display):
         return binding.key_display
     *modifiers, key = binding.key.split("+")
     return "-".join([*modifiers, WORDS.get(key, key)])

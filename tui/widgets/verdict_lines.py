@@ -24,7 +24,7 @@ def verdict(report: Report, since: float, width: int) -> list[list[Piece]]:
         mark = fmt.run_mark(report.state)  # it is over, and nothing about it was wrong
     head = f" {mark.glyph} {mark.word}   "
     tone = "" if mark.tone == fmt.GOOD else "strong"
-    lines = wrapped([(head, mark.tone)], found.sentence, width, 3, tone)
+    lines = wrapped([(head, mark.tone)], run_facts.shorter(found.sentence, report.run), width, 3, tone)
     words = []
     if since >= 1 and found.verdict != "healthy":
         words.append(f"{fmt.duration(since)} ago" if report.failed else f"for {fmt.duration(since)}")
@@ -53,7 +53,7 @@ def evidence(report: Report, width: int, height: int) -> list[list[Piece]]:
             (f"   {who:<{widths[0]}}  ", ""),
             (f"{signal:<{widths[1]}}  ", "quiet"),
         ]
-        lines += wrapped(head, printable(text), width, 2)
+        lines += wrapped(head, printable(run_facts.shorter(text, report.run)), width, 2)
     if len(lines) > most:
         hidden = len(lines) - most + 1
         lines = [*lines[: most - 1], [(f"   and {hidden} more lines: b has all of it", "quiet")]]
