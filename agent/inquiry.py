@@ -18,7 +18,7 @@ from . import ending, files, prepare, signals, telemetry, values, wire
 from .attempt import Attempt, Condition
 from .diagnosis import Diagnosis, crash, diagnose, xid
 from .diagnosis.evidence import Evidence, Gpu, Host, Rank
-from .signals import ras
+from .signals import ras, words
 from .signals.look import WINDOW_SECONDS, Known
 
 MAX_BYTES = wire.MAX_LINE - 4096
@@ -93,14 +93,18 @@ def failing(attempt: Attempt, samples: Sequence[wire.RankSample]) -> str:
             state, code = ("exited", code or 1) if error else (state, code)
         kind, message = (str(error.get(name, ""))[: wire.MAX_TEXT] for name in ("type", "message"))
         ended = files.changed_at(os.path.join(os.path.dirname(path), "exit.json")) or files.changed_at(path)
-        rank = Rank(sample.rank, "", state, exit_code=code, ended=ended or None)
+        last_words = words.last_words(f"{os.path.dirname(path)}.log") if state == "lost" else ""
+        rank = Rank(sample.rank, "", state, exit_code=code, ended=ended or None, last_words=last_words)
         ranks.append(dataclasses.replace(rank, error_type=kind, error_message=message))
     if not bad:
         return ""
     host = Host("", True, oom_kills=_oom_kills(attempt))
     found = Evidence(attempt.run, attempt.number, time.time(), len(ranks), 0.0, tuple(ranks), (host,))
     said, first = diagnose(found), crash.first(found)
-    sure = first is not None and (not crash.is_consequence(first) or said.culprits != (first.rank,))
+    own = [rank for rank in crash.failed(found) if not crash.is_consequence(rank)]
+    if len(own) > 1 and any(rank.ended is None for rank in own):
+        return ""  # of ranks that were killed nothing tells yet which of them the launcher has killed
+    sure = first is not None and (bool(own) or said.culprits != (first.rank,))
     return said.sentence if sure else ""
 
 

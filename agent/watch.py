@@ -144,8 +144,9 @@ class Watcher:
             if self._records[key].add(sample.time, sample.ranks) or key not in live:
                 self.keep(key)
             self._stalls[key].observe(sample.ranks, sampler.told(), time.monotonic())
-            failing = inquiry.failing(live[key], sample.ranks) if key in live else ""
-            changed = changed or failing != self._failing.get(key, "")
+            before = self._failing.get(key, "")  # it stays said when later ends blur the picture
+            failing = (inquiry.failing(live[key], sample.ranks) if key in live else "") or before
+            changed = changed or failing != before
             self._failing[key] = failing
             if key not in live:
                 sampler.close()

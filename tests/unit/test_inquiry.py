@@ -72,6 +72,20 @@ def test_a_rank_that_is_gone_without_a_word(attempt: Attempt) -> None:
     assert inquiry.failing(attempt, samples("running", "running", "exited", codes=(None, None, -15))) == ""
 
 
+def test_of_ranks_that_were_all_killed_none_is_named_until_the_launcher_tells(attempt: Attempt) -> None:
+    """The launcher kills the others at once: both may be gone when somebody looks again."""
+    assert inquiry.failing(attempt, samples("lost", "lost", "running")) == ""
+    fail(attempt, 2, "ValueError", "as a peer is gone", at=1000.0)
+    assert inquiry.failing(attempt, samples("running", "lost", "running")) == ""
+
+
+def test_a_killed_rank_comes_before_one_whose_library_gave_up(attempt: Attempt) -> None:
+    last = ("terminate called after throwing an instance of 'gloo::E'", "  what():  Connection closed by peer")
+    Path(attempt.dir, "rank0.log").write_text("\n".join(last))
+    said = inquiry.failing(attempt, samples("lost", "lost", "running"))
+    assert said.startswith("rank 1 is gone without a word")
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"type": 7}', "{" * 100])
 def test_an_odd_record_is_no_harm(attempt: Attempt, text: str) -> None:
     Path(attempt.dir, "rank1", "error.json").write_text(text)
