@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Awaitable, Callable, Dict, Iterator, List, Optional
 
 from . import control, gpu, prepare, secret_file, wire
 from .attempt import Attempt
 from .errors import RunError
 from .prepare import Hardware, Order, Started
+from .runs import current
 
 LOOK_SECONDS = 0.05
 """Pause between two looks at something that is waited for."""
@@ -64,10 +65,18 @@ class _Pending:
 class Actions:
     """All that is being done to the runs of `home`. `changed` is called whenever something was done."""
 
-    def __init__(self, home: str, gpus: gpu.GpuMonitor, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        home: str,
+        gpus: gpu.GpuMonitor,
+        changed: Callable[[], None],
+        look_last: Callable[[Attempt], Awaitable[None]],
+    ) -> None:
         self._home = home
         self._gpus = gpus
         self._changed = changed
+        self.look_last = look_last
+        """To be awaited before ranks are ended: it writes down what they show. Never raises."""
         self._pending: Dict[str, _Pending] = {}
 
     async def plan(self, order: Order, gpus_may_be_held: bool = False) -> Started:
@@ -218,6 +227,7 @@ class Actions:
         return Hardware(status.gpus)
 
     async def _stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
+        await self.look_last(await in_thread(current, self._home, run))
         attempt: Attempt = await in_thread(control.stop, self._home, run, actor, grace_seconds)
         self._changed()
         spec = attempt.launch_spec()

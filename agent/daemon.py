@@ -26,6 +26,7 @@ from . import (
     identity,
     inquiry,
     instance,
+    last_look,
     paths,
     prepare,
     requests,
@@ -120,7 +121,7 @@ class Daemon:
         self._gpus.start()
         self._cost = CostMeter()
         self._watcher = watch.Watcher(self.home)
-        doer = actions.Actions(self.home, self._gpus, self._look)
+        doer = actions.Actions(self.home, self._gpus, self._look, self._look_last)
         self._services = services.Services(self.home, self._watcher, doer, self._leaving.set)
         self._services.blobs.sweep()
         self._begin(self._sweep())
@@ -251,6 +252,11 @@ class Daemon:
                     self._look()
             if self._watcher.stalls().get(key) is stalled and not self._leaving.is_set():
                 self._look_into(key, stalled, time.monotonic())
+
+    async def _look_last(self, attempt: Attempt) -> None:
+        """Write down what the ranks of an attempt show that somebody is about to end."""
+        with self._boundary("last look"):
+            await last_look.take(self._watcher, self._gpus.status().gpus, attempt)
 
     async def _keep(self, key: watch.Key, usual: float) -> None:
         """Write the rhythm of an attempt down, for a daemon that comes after this one."""

@@ -15,6 +15,9 @@ from .errors import RunError
 from .services import Methods, Result, Services, attempt_of
 from .viewer import Viewer
 
+ENDING = ("SIGTERM", "SIGKILL", "SIGINT", "SIGHUP", "SIGQUIT", "SIGABRT")
+"""What ends a process that has not decided otherwise."""
+
 ALLOWED = ("STOP", "CONT", "TERM", "KILL", "INT", "HUP", "QUIT", "ABRT", "USR1", "USR2")
 
 MAX_UNDO_SECONDS = 3600.0
@@ -36,6 +39,8 @@ async def send_signal(services: Services, viewer: Viewer, params: SignalTo) -> R
     """Send it to the rank's process, and to nothing else."""
     del viewer
     attempt = attempt_of(services, params.run, params.attempt)
+    if params.signal in ENDING:
+        await services.actions.look_last(attempt)
     return {"pid": await in_thread(send, attempt, params)}
 
 

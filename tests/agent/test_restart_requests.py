@@ -13,6 +13,7 @@ import pytest
 from attempts import Lab, events, order
 
 from agent import actions, checkpoint_requests, files, nodes, paths, prepare, wire
+from agent.attempt import Attempt
 from agent.errors import RunError
 
 
@@ -66,6 +67,10 @@ def test_what_could_not_be_ended_is_in_the_way_of_the_next_attempt(lab: Lab, fak
     assert ("restarted", "ann") in events(second)
 
 
+async def no_look(attempt: Attempt) -> None:
+    """Nobody looks before anything is stopped."""
+
+
 class Gpus:
     """A monitor whose only GPU has `used` bytes in use, less with each look."""
 
@@ -92,7 +97,8 @@ async def test_the_memory_of_the_gpus_is_waited_for(lab: Lab, monkeypatch: pytes
     assert spec is not None
     wish = order(spec, attempt=2)
     for used, freed, fine in ((60 << 30, 20 << 30, True), (60 << 30, 0, False), (2 << 30, 0, True)):
-        doer = actions.Actions(lab.home, Gpus(used, freed), lambda: None)  # type: ignore[arg-type]
+        gpus = Gpus(used, freed)
+        doer = actions.Actions(lab.home, gpus, lambda: None, no_look)  # type: ignore[arg-type]
         if fine:
             await doer._wait_for_memory(wish)
             continue

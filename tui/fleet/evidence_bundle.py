@@ -42,7 +42,7 @@ MAX_FILES, MAX_BYTES = 4000, 256 * 1024 * 1024
 """Of one host."""
 
 TAKEN = re.compile(
-    r"(events\.jsonl|(spec|supervisor|launcher|exit|stop|telemetry|stall-\d{1,3})\.json"
+    r"(events\.jsonl|(spec|supervisor|launcher|exit|stop|telemetry|last-look|stall-\d{1,3})\.json"
     r"|(launcher|rank\d{1,5})\.log"
     r"|rank\d{1,5}/((rank|exit|error)\.json|stacks\.txt|progress\.jsonl))\Z"
 )
