@@ -12,7 +12,7 @@ import math
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import ending, files, prepare, signals, telemetry, values, wire
 from .attempt import Attempt, Condition
@@ -83,29 +83,49 @@ def failing(attempt: Attempt, samples: Sequence[wire.RankSample]) -> str:
 
     What a rank writes at its end is there before its process is over, and that before the launcher notices.
     """
-    ranks, bad = [], False
-    for sample in samples:
-        state, code = sample.state, sample.exit_code
-        path = os.path.join(attempt.dir, f"rank{sample.rank}", "error.json")
-        error: Dict[str, Any] = {}
-        if (state == "running" and os.path.exists(path)) or code or state == "lost":
-            error, bad = files.read_json(path) or {}, True
-            state, code = ("exited", code or 1) if error else (state, code)
-        kind, message = (str(error.get(name, ""))[: wire.MAX_TEXT] for name in ("type", "message"))
-        ended = files.changed_at(os.path.join(os.path.dirname(path), "exit.json")) or files.changed_at(path)
-        last_words = words.last_words(f"{os.path.dirname(path)}.log") if state == "lost" else ""
-        rank = Rank(sample.rank, "", state, exit_code=code, ended=ended or None, last_words=last_words)
-        ranks.append(dataclasses.replace(rank, error_type=kind, error_message=message))
-    if not bad:
+    if not any(_has_failed(attempt, sample) for sample in samples):
         return ""
+    ranks = tuple(_at_its_end(attempt, sample) for sample in samples)
     host = Host("", True, oom_kills=_oom_kills(attempt))
-    found = Evidence(attempt.run, attempt.number, time.time(), len(ranks), 0.0, tuple(ranks), (host,))
+    found = Evidence(attempt.run, attempt.number, time.time(), len(ranks), 0.0, ranks, (host,))
     said, first = diagnose(found), crash.first(found)
     own = [rank for rank in crash.failed(found) if not crash.is_consequence(rank)]
     if len(own) > 1 and any(rank.ended is None for rank in own):
         return ""  # of ranks that were killed nothing tells yet which of them the launcher has killed
     sure = first is not None and (bool(own) or said.culprits != (first.rank,))
     return said.sentence if sure else ""
+
+
+def _rank_file(attempt: Attempt, rank: int, name: str) -> str:
+    return os.path.join(attempt.dir, f"rank{rank}", name)
+
+
+def _has_failed(attempt: Attempt, sample: wire.RankSample) -> bool:
+    """Asked at each tick of each rank: of one that runs well a look for one file is all."""
+    if sample.state == "running":
+        return os.path.exists(_rank_file(attempt, sample.rank, "error.json"))
+    return bool(sample.exit_code) or sample.state == "lost"
+
+
+def _at_its_end(attempt: Attempt, sample: wire.RankSample) -> Rank:
+    """A rank as what it has left behind tells; one that runs well among others as it is."""
+    state, code = sample.state, sample.exit_code
+    path = _rank_file(attempt, sample.rank, "error.json")
+    error = (files.read_json(path) or {}) if _has_failed(attempt, sample) else {}
+    if error:
+        state, code = "exited", code or 1
+    kind, message = (str(error.get(name, ""))[: wire.MAX_TEXT] for name in ("type", "message"))
+    ended = files.changed_at(_rank_file(attempt, sample.rank, "exit.json")) or files.changed_at(path)
+    return Rank(
+        sample.rank,
+        "",
+        state,
+        exit_code=code,
+        ended=ended or None,
+        error_type=kind,
+        error_message=message,
+        last_words=words.last_words(f"{os.path.dirname(path)}.log") if state == "lost" else "",
+    )
 
 
 def record(attempt: Attempt, found: Evidence, diagnosis: Diagnosis) -> None:
