@@ -38,7 +38,7 @@ FOLLOW_SECONDS = 1.0
 LOOK_SECONDS = 10.0
 """How often the hosts are asked again for the checkpoints of a run that lives."""
 
-EVIDENCE = "kept on the hosts beside the logs; in the diagnosis b writes it here"
+EVIDENCE = "kept on the hosts; in the diagnosis b writes it here"
 
 LEAVE_OUT = "leave it out, mark {} below"
 
@@ -134,7 +134,7 @@ class RestartScreen(Dialog[Choice]):
 
     def hint(self) -> str:
         """The way on and the way out."""
-        return f"type {WORD}, enter · shift-tab to choose, space marks · esc leaves it as it is"
+        return "shift-tab to choose, space marks · enter · esc leaves it as it is"
 
     def on_mount(self) -> None:
         """The word comes first; what there is to choose is one shift-tab away."""
