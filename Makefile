@@ -14,6 +14,8 @@ HEAVY ?= $(or $(ENCAMP_HEAVY_ENVS),.heavy)
 
 BIN := $(VENV)/bin
 ARGS ?=
+# With ENCAMP_TESTS_TRIES=2, as CI has it, what did not pass gets a second try.
+PYTEST := $(BIN)/python tests/tries.py
 
 # Most tests wait for other processes, so more of them than cores run at once; one file's tests stay together, and
 # the long ones (real hosts, real ranks) come before the short ones, so that none is left over at the end.
@@ -41,14 +43,14 @@ contracts: $(VENV)/ready-dev
 	$(BIN)/lint-imports
 
 pytest: $(VENV)/ready-dev
-	$(BIN)/pytest -m "not bench and not slow and not heavy and not stalls" $(PARALLEL) $(ARGS)
+	$(PYTEST) -m "not bench and not slow and not heavy and not stalls" $(PARALLEL) $(ARGS)
 
 slow: $(VENV)/ready-dev ## the tests that take longer
-	$(BIN)/pytest -m "slow and not bench and not heavy" $(PARALLEL) $(ARGS)
+	$(PYTEST) -m "slow and not bench and not heavy" $(PARALLEL) $(ARGS)
 
 # Most of a scenario is waiting; each worker takes the next one when it is free.
 stalls: $(VENV)/ready-dev ## every scenario of a run that stalls, fails or only takes long
-	$(BIN)/pytest tests/e2e/stalls/test_stall_bank.py -n 4 --dist load --maxschedchunk 1 --rerun-except WRONG $(ARGS)
+	$(PYTEST) tests/e2e/stalls/test_stall_bank.py -n 4 --dist load --maxschedchunk 1 $(ARGS)
 
 heavy: $(VENV)/ready-dev ## the tests that need Horovod or TensorFlow, in environments that are built once
 	$(BIN)/python tests/heavy.py $(HEAVY) $(ARGS)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-pytest_plugins = ["ssh.sshd", "lab.fixture", "training"]
+pytest_plugins = ["second_try", "ssh.sshd", "lab.fixture", "training"]
 
 
 @pytest.hookimpl(wrapper=True)

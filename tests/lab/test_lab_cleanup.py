@@ -73,13 +73,14 @@ def test_what_a_killed_owner_left_is_removed_by_the_next_one_and_only_that(lab: 
         line = owner.stdout.readline()
         name = lab_of(line.partition("/tmp/")[2])
         assert name is not None, line
-        assert remove_orphans() == []
+        assert name not in remove_orphans()
+        assert len(traces(name)) > 4
         owner.send_signal(signal.SIGKILL)
-    assert len(traces(name)) > 4
     done = subprocess.run(
         [sys.executable, "-m", "tests.lab", "down"], cwd=CHECKOUT, capture_output=True, text=True, check=True
     )
-    assert f"removed {name}" in done.stdout
+    # Any lab that starts beside this test may have removed it first.
+    assert f"{name} is in use" not in done.stdout
     assert f"{lab.name} is in use" in done.stdout
     assert traces(name) == []
     assert name not in labs()
