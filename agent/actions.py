@@ -100,9 +100,10 @@ class Actions:
         secrets: Optional[Dict[str, str]] = None,
         forced: str = "",
         resume_step: Optional[int] = None,
+        follows: Optional[int] = None,
     ) -> Started:
         """Stop the current attempt if it lives, wait until it is gone, start the next. Raises RunError."""
-        order = control.next_order(self._home, run, actor, secrets, forced, resume_step)
+        order = control.next_order(self._home, run, actor, secrets, forced, resume_step, follows)
         secret_file.check(order.spec, order.secrets)  # before anything is stopped
         hardware = await self._hardware(order.spec)
         self._refuse_pending(order)
@@ -139,18 +140,21 @@ class Actions:
         if begun:
             await self._stop(run, actor or ABANDONED_BY, ABANDON_GRACE_SECONDS)
 
-    async def stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
+    async def stop(
+        self, run: str, actor: str, grace_seconds: Optional[float], seen: Optional[int] = None
+    ) -> Attempt:
         """Stop the current attempt and wait until it is gone; a restart that is under way is called off.
 
-        Another stop meanwhile can shorten the grace. Raises RunError.
+        With `seen`, nothing that was begun after that attempt is stopped. Another stop meanwhile can shorten
+        the grace. Raises RunError.
         """
         pending = self._pending.get(run)
         if pending is not None:
             pending.called_off = True
             if not pending.begins:
-                await self._stop(run, actor, grace_seconds)
+                await self._stop(run, actor, grace_seconds, seen)
             await pending.over.wait()
-        return await self._stop(run, actor, grace_seconds)
+        return await self._stop(run, actor, grace_seconds, seen)
 
     def _refuse_pending(self, order: Order) -> None:
         run = order.spec.run
@@ -226,9 +230,11 @@ class Actions:
             )
         return Hardware(status.gpus)
 
-    async def _stop(self, run: str, actor: str, grace_seconds: Optional[float]) -> Attempt:
+    async def _stop(
+        self, run: str, actor: str, grace_seconds: Optional[float], seen: Optional[int] = None
+    ) -> Attempt:
         await self.look_last(await in_thread(current, self._home, run))
-        attempt: Attempt = await in_thread(control.stop, self._home, run, actor, grace_seconds)
+        attempt: Attempt = await in_thread(control.stop, self._home, run, actor, grace_seconds, seen)
         self._changed()
         spec = attempt.launch_spec()
         grace = spec.stop_grace_seconds if spec is not None else 0.0

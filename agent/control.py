@@ -42,12 +42,15 @@ def next_order(
     secrets: Optional[Dict[str, str]] = None,
     forced: str = "",
     resume_step: Optional[int] = None,
+    follows: Optional[int] = None,
 ) -> Order:
     """The next attempt of a run with the spec of its current one. Raises RunError.
 
-    Codes: `no-run`, and `bad-request` when it runs on several hosts.
+    `follows` is the attempt that whoever asks has seen. Codes: `no-run`, `superseded` when there is a later
+    one, and `bad-request` when it runs on several hosts.
     """
     before = current(home, run)
+    _refuse_superseded(before, follows)
     spec = before.launch_spec()
     if spec is None:
         raise RunError("no-run", f"what run {run!r} was launched with cannot be read any more")
@@ -117,14 +120,27 @@ def _existing(home: str, run: str, number: int) -> Attempt:
     return attempt
 
 
-def stop(home: str, run: str, actor: str, grace_seconds: Optional[float] = None) -> Attempt:
+def _refuse_superseded(newest: Attempt, seen: Optional[int]) -> None:
+    """Raise RunError `superseded` when there is a later attempt than the one that somebody has seen."""
+    if seen is not None and newest.number > seen:
+        raise RunError(
+            "superseded",
+            f"attempt {newest.number} of {newest.run} was begun meanwhile by {newest.actor()}",
+            "look at that one first",
+        )
+
+
+def stop(
+    home: str, run: str, actor: str, grace_seconds: Optional[float] = None, seen: Optional[int] = None
+) -> Attempt:
     """Begin to stop a run's current attempt, or make a stop that has begun shorter; do not wait for the end.
 
     `grace_seconds` None means what the spec says. An attempt that has ended is left as it is, and so is a
     stop that ends sooner than this one would. Returns the attempt: it is stopped when its `condition()` is
-    over. Raises RunError `no-run`.
+    over. Raises RunError `no-run`, and `superseded` when there is a later attempt than `seen`.
     """
     attempt = current(home, run)
+    _refuse_superseded(attempt, seen)
     with claims.lock(home):
         condition = attempt.condition()
         if condition.over:

@@ -34,22 +34,24 @@ class Launch:
 
 @dataclasses.dataclass(frozen=True)
 class Restart:
-    """Which run, and who wants it."""
+    """Which run, and who wants it; with `attempt`, only if no later one has begun."""
 
     run: str
     actor: str
     secrets: Dict[str, str] = dataclasses.field(default_factory=dict, repr=False)
     forced: str = ""
     resume_step: Optional[int] = None
+    attempt: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Stop:
-    """Without `grace_seconds`, what the spec says counts."""
+    """Without `grace_seconds`, what the spec says counts; with `attempt`, no later one is stopped."""
 
     run: str
     actor: str
     grace_seconds: Optional[float] = None
+    attempt: Optional[int] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +78,7 @@ async def restart_run(services: Services, viewer: Viewer, params: Restart) -> Re
     del viewer
     return as_result(
         await services.actions.restart(
-            params.run, params.actor, params.secrets, params.forced, params.resume_step
+            params.run, params.actor, params.secrets, params.forced, params.resume_step, params.attempt
         )
     )
 
@@ -84,7 +86,7 @@ async def restart_run(services: Services, viewer: Viewer, params: Restart) -> Re
 async def stop_run(services: Services, viewer: Viewer, params: Stop) -> Result:
     """Stop the current attempt; answers when everything of it is gone."""
     del viewer
-    attempt = await services.actions.stop(params.run, params.actor, params.grace_seconds)
+    attempt = await services.actions.stop(params.run, params.actor, params.grace_seconds, params.attempt)
     return {"state": attempt.condition().state, "reaped": attempt.reaped()}
 
 

@@ -53,6 +53,7 @@ def _restart(app: EncampApp, run_id: str, choice: Choice) -> None:
             runs.actor(),
             without=choice.without,
             resume_step=choice.from_step,
+            attempt=run.attempt,
             progress=progress,
         )
         return f"{run_id}: attempt {begun.attempt} has started."

@@ -164,6 +164,18 @@ def test_a_restart_begins_the_next_attempt(host: AgentHost) -> None:
         viewer.request("restart", run="run-b", actor="ann")
 
 
+def test_what_was_meant_for_an_attempt_leaves_the_next_one_alone(one_host: AgentHost) -> None:
+    ann, ben = one_host.connect(), one_host.connect()
+    one_host.launch(ann, "run-a", "say=up", "forever", grace=1.0)
+    assert ann.request("restart", run="run-a", actor="ann", attempt=1)["attempt"] == 2
+    for method in ("restart", "stop"):
+        with pytest.raises(Refused, match="attempt 2 of run-a was begun meanwhile by ann") as refused:
+            ben.request(method, run="run-a", actor="ben", attempt=1)
+        assert refused.value.code == "superseded"
+    assert ann.until_run("run-a", "running", attempt=2)
+    assert ben.request("stop", run="run-a", actor="ben", attempt=2)["state"] == "stopped"
+
+
 def test_a_stop_calls_off_a_restart(one_host: AgentHost) -> None:
     viewer, other = one_host.connect(), one_host.connect()
     one_host.launch(viewer, "run-a", "deaf", "say=up", "forever", grace=600.0)

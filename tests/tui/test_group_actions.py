@@ -45,10 +45,12 @@ class Restarts:
         *,
         without: Sequence[str],
         resume_step: int | None,
+        attempt: int,
         progress: Progress,
     ) -> Launched:
         self.asked.append(([member.name for member in members], tuple(without)))
         self.steps.append(resume_step)
+        assert attempt == 1
         progress("vast-a", "stopping")
         progress("vast-b", "stopped, 0 reaped")
         await self.go_on.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -367,13 +368,57 @@ async def test_stop_ends_an_older_attempt_on_a_host_that_was_left_out() -> None:
     assert list((await stop([a, b])).hosts) == ["a", "b"]
 
 
-async def restart(hosts: list[Host], *without: str) -> None:
+async def restart(hosts: list[Host], *without: str, attempt: int | None = None) -> None:
     run = hosts[0].store.find_run("r-1")
     assert run is not None
     there: Any = hosts
     await group_restart.restart(
-        members(run, there), [], "r-1", "me", without=without, progress=lambda _host, _stage: None
+        members(run, there),
+        [],
+        "r-1",
+        "me",
+        without=without,
+        attempt=attempt,
+        progress=lambda _host, _stage: None,
     )
+
+
+def known(attempt: int) -> dict[str, Any]:
+    """What a host answers that is asked what the run was launched with."""
+    return {"spec": json.loads(json.dumps(wire.to_json(SPEC))), "attempt": attempt}
+
+
+async def test_of_two_restarts_at_once_the_later_one_is_refused() -> None:
+    a, b = pair(spec=known(1), b_spec=known(2))
+    a.tell()
+    b.tell()
+    with pytest.raises(RequestRefused, match="Attempt 2 of r-1 was begun meanwhile") as refused:
+        await restart([a, b], attempt=1)
+    assert refused.value.code == "superseded"
+    assert "stop" not in a.asked + b.asked
+
+
+async def test_a_restart_that_is_overtaken_while_it_stops_begins_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late = RequestRefused("superseded", "attempt 2 of r-1 was begun meanwhile by ben")
+    a, b = pair(
+        spec=known(1),
+        stop={"state": "stopped", "reaped": []},
+        b_stop=late,
+    )
+    a.tell()
+    b.tell()
+
+    async def arranged(*_: Any) -> SimpleNamespace:
+        return SimpleNamespace(sessions=[a, b])
+
+    monkeypatch.setattr(arrange, "arrange", arranged)
+    with pytest.raises(RequestRefused) as refused:
+        await restart([a, b], attempt=1)
+    assert refused.value is late
+    assert a.params["stop"]["attempt"] == b.params["stop"]["attempt"] == 1
+    assert "prepare" not in a.asked + b.asked
 
 
 async def test_restart_refuses_to_leave_somebody_out_by_itself() -> None:

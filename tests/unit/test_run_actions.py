@@ -202,7 +202,8 @@ async def test_a_restart_that_was_heard_is_not_repeated() -> None:
 async def test_a_restart_that_was_not_heard_is_asked_for_again() -> None:
     session = FakeSession(restart=[lost(), {**LAUNCHED, "attempt": 4}])
     session.tell(run_info(attempt=3))
-    assert (await runs.restart(session, "r-1", "me")).attempt == 4  # type: ignore[arg-type]
+    assert (await runs.restart(session, "r-1", "me", attempt=3)).attempt == 4  # type: ignore[arg-type]
+    assert [params["attempt"] for _, params in session.asked] == [3, 3]
 
 
 # --- upload ------------------------------------------------------------------------------------------------

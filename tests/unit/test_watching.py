@@ -76,7 +76,8 @@ class Scene:
         found = Diagnosis("dead", "rank 1 is dead", (1,), 0.9)
         return Report(run.id, run.attempt, run.state, "", found, evidence, (), ())
 
-    async def restart(self) -> int:
+    async def restart(self, attempt: int) -> int:
+        assert attempt == self.run.attempt, "the one that was looked at"
         outcome = self.restarts.pop(0)
         if isinstance(outcome, EncampError):
             raise outcome
@@ -162,7 +163,7 @@ async def test_an_attempt_that_dies_at_once_is_a_failure_like_any_other(scene: S
     died = RunFailed("run-a", 2, "it died", "", "rank1", "", "box")
     scene.run.state = "failed"
 
-    async def die() -> int:
+    async def die(_attempt: int) -> int:
         scene.run.attempt += 1
         raise RunFailed("run-a", scene.run.attempt, "it died", "", "rank1", "", "box")
 

@@ -200,6 +200,7 @@ async def _restart(args: argparse.Namespace) -> int:
                 without=args.without,
                 forced=args.force or "",
                 resume_step=args.from_step,
+                attempt=prospect.attempt - 1,
                 progress=progress.show,
             )
     if args.json:

@@ -82,8 +82,8 @@ async def _watch(args: argparse.Namespace) -> int:
     async with open_run(args) as found:
         restarts = args.on_stall == "restart"
 
-        async def restart() -> int:
-            return await _restart(found)
+        async def restart(attempt: int) -> int:
+            return await _restart(found, attempt)
 
         ended = False
         try:
@@ -102,8 +102,8 @@ async def _watch(args: argparse.Namespace) -> int:
     return 0 if last.event in ("finished", "stopped") else 1
 
 
-async def _restart(found: Found) -> int:
-    """Restart the run on all of its hosts, as they are now."""
+async def _restart(found: Found, attempt: int) -> int:
+    """Restart the run on all of its hosts, as they are now, if that attempt is still its newest."""
     from ..fleet import group_restart, runs
     from ..fleet.members import leftovers, members
     from .host_progress import HostProgress
@@ -114,6 +114,7 @@ async def _restart(found: Found) -> int:
         leftovers(run, sessions),
         run.id,
         f"encamp watch of {runs.actor()}",
+        attempt=attempt,
         progress=HostProgress(quiet=True).show,
     )
     return launched.attempt

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from profiles.schema import NetworkSection
 
 
+SUPERSEDED = "superseded"
+"""How a host refuses what was meant for an attempt that has been followed by another."""
+
+
 @dataclass(frozen=True)
 class Known:
     """What a host has of a run: what its newest attempt was launched with."""
@@ -46,29 +50,38 @@ async def restart(
     without: Sequence[str] = (),
     forced: str = "",
     resume_step: int | None = None,
+    attempt: int | None = None,
     progress: Progress,
 ) -> Launched:
     """Start the next attempt on all members but those called in `without`; returns when its ranks run.
 
     `others` are hosts on which an older attempt still goes on: it is stopped. `resume_step` is the checkpoint
-    to go back to; None is the newest, 0 none. Raises UsageError, CannotGoOn, HostsFailed, HostsDiffer,
-    Blocked, RunFailed.
+    to go back to; None is the newest, 0 none. `attempt` is the one that was looked at: when a later one has
+    begun, somebody else has restarted the run, and it is left alone. Raises UsageError, CannotGoOn,
+    RequestRefused (`superseded`), HostsFailed, HostsDiffer, Blocked, RunFailed.
     """
     staying = staying_members(members, without, run)
     sessions = [member.session for member in staying if member.session is not None]
     if not forced:
         refuse_faulty(sessions, run)
     if len(members) == 1 and not members[0].node.address:
-        return await _restart_on_one(sessions[0], run, actor, forced, resume_step, progress)
+        return await _restart_on_one(sessions[0], run, actor, forced, resume_step, attempt, progress)
     leaving = [member for member in members if member not in staying]
     reachable = [member.session for member in leaving if member.session and not member.problem]
     known = (await everywhere([*sessions, *reachable], lambda session: _known(session, run))).results()
     newest = _agreed(run, known)
+    if attempt is not None and newest.attempt > attempt:
+        raise RequestRefused(
+            SUPERSEDED, f"Attempt {newest.attempt} of {run} was begun meanwhile.", "Look at that one first."
+        )
     secrets = await _secrets(sessions, run, newest.spec.secret_sources)
     wish = Wish(newest.spec, newest.attempt + 1, restarting=True, forced=forced, resume_step=resume_step)
     arranged = await arrange.arrange(sessions, wish, _network(staying), progress)
     await bring(arranged.sessions, newest.spec, None, progress)
-    stopped = await group_stop.stop(members, others, run, actor, None, progress)
+    stopped = await group_stop.stop(members, others, run, actor, None, progress, attempt=newest.attempt)
+    for error in stopped.failed.values():
+        if getattr(error, "code", "") == SUPERSEDED:
+            raise error
     if any(session.name in stopped.failed for session in sessions):
         raise group_stop.complaint(run, stopped)
     try:
@@ -173,7 +186,13 @@ def _agreed(run: str, known: Mapping[str, Known]) -> Known:
 
 
 async def _restart_on_one(
-    session: Session, run: str, actor: str, forced: str, resume_step: int | None, progress: Progress
+    session: Session,
+    run: str,
+    actor: str,
+    forced: str,
+    resume_step: int | None,
+    attempt: int | None,
+    progress: Progress,
 ) -> Launched:
     """The same by the request that does all of it."""
     try:
@@ -186,7 +205,7 @@ async def _restart_on_one(
     progress(session.name, "restarting")
     try:
         result = await runs.restart(
-            session, run, actor, secrets=secrets, forced=forced, resume_step=resume_step
+            session, run, actor, secrets=secrets, forced=forced, resume_step=resume_step, attempt=attempt
         )
         await run_watch.started(session, result.run, result.attempt)
     except asyncio.CancelledError:

@@ -54,17 +54,20 @@ async def stop(
     actor: str,
     grace_seconds: float | None,
     progress: Progress,
+    *,
+    attempt: int | None = None,
 ) -> StoppedEverywhere:
     """Stop the run on all members that can be asked, and on `others`, where an older attempt goes on.
 
     Returns once all of its processes are gone there. A host that has forgotten the run has nothing to stop.
-    Cancelled, it sees to it that all are told, and leaves the rest to them.
+    With `attempt`, a host on which a later one has begun refuses (`superseded`). Cancelled, it sees to it
+    that all are told, and leaves the rest to them.
     """
 
     async def stop_one(session: Session) -> Stopped:
         progress(session.name, "stopping")
         try:
-            stopped = Stopped(**await runs.stop(session, run, actor, grace_seconds))
+            stopped = Stopped(**await runs.stop(session, run, actor, grace_seconds, attempt))
         except EncampError as error:
             progress(session.name, f"not stopped: {error.message}")
             raise

@@ -162,15 +162,24 @@ async def _launch_again(session: Session, spec: wire.LaunchSpec, params: dict[st
     return _as_launched(run.info)
 
 
-async def stop(session: Session, run: str, actor: str, grace_seconds: float | None = None) -> dict[str, Any]:
+async def stop(
+    session: Session,
+    run: str,
+    actor: str,
+    grace_seconds: float | None = None,
+    attempt: int | None = None,
+) -> dict[str, Any]:
     """Stop a run: `{"state", "reaped": [pid]}` once all its processes are gone. It may have ended already.
 
-    `grace_seconds` is how long the ranks may take to end by themselves; None is what the profile says.
+    `grace_seconds` is how long the ranks may take to end by themselves; None is what the profile says. With
+    `attempt` it is refused (`superseded`) when a later one has begun.
     Raises RequestRefused, Unreachable.
     """
     params: dict[str, Any] = {"run": run, "actor": actor}
     if grace_seconds is not None:
         params["grace_seconds"] = grace_seconds
+    if attempt is not None:
+        params["attempt"] = attempt
     reply = await request(session, "stop", params, timeout=STOP_SECONDS)
     reaped = reply.get("reaped")
     return {
@@ -187,16 +196,20 @@ async def restart(
     secrets: Mapping[str, str] | None = None,
     forced: str = "",
     resume_step: int | None = None,
+    attempt: int | None = None,
 ) -> LaunchResult:
     """Stop the run if it lives, and start its next attempt. Raises RequestRefused, Unreachable.
 
-    `resume_step` is the checkpoint to go back to; None is the newest, 0 none.
+    `resume_step` is the checkpoint to go back to; None is the newest, 0 none. With `attempt` it is refused
+    (`superseded`) when a later one has begun: somebody else was quicker.
     """
     known = session.view.runs.get(run)
     before = known.info.attempt if known else 0
     params = {"run": run, "actor": actor, **_extras(secrets, forced)}
     if resume_step is not None:
         params["resume_step"] = resume_step
+    if attempt is not None:
+        params["attempt"] = attempt
     try:
         return read_answer(LaunchResult, await session.request("restart", params, timeout=STOP_SECONDS))
     except Unreachable:

@@ -83,8 +83,11 @@ class Happening:
         }
 
 
-Restart = Callable[[], Awaitable[int]]
-"""Restarts the run on all of its hosts and returns the number of the new attempt. Raises EncampError."""
+Restart = Callable[[int], Awaitable[int]]
+"""Restarts the run on all of its hosts unless an attempt after the given one has begun.
+
+Returns the number of the new attempt. Raises EncampError.
+"""
 
 
 class Watch:
@@ -202,7 +205,7 @@ class Watch:
         refused, told = 0, ""
         while True:
             try:
-                attempt = await self._restart()
+                attempt = await self._restart(view.attempt)
             except RunFailed as error:
                 self._took(error.attempt)
                 return None  # that attempt has failed, and is looked at like any other
