@@ -131,7 +131,7 @@ def test_a_viewer_that_does_not_read_gets_a_gap_and_harms_nobody(host: AgentHost
             assert message.start == position
             gaps.append(message)
             position = message.end
-    assert len(gaps) == 1
+    assert 1 <= len(gaps) <= 5, "and of all that it missed it hears in a few words"
     samples = [message for message in slow.seen if isinstance(message, wire.Sample)]
     assert time.time() - samples[-1].time < 5, "its telemetry is of now"
     start, end = gaps[0].start, gaps[0].start + 300_000

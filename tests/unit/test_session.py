@@ -36,7 +36,7 @@ Open = Callable[..., Session]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "FIRST_RETRY", 0.01)
-    monkeypatch.setattr(session_module, "_agent", lambda: Bundle(b"agent", "a" * 64))
+    monkeypatch.setattr(session_module, "archive", lambda: Bundle(b"agent", "a" * 64))
 
 
 @pytest.fixture

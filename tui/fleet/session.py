@@ -7,16 +7,15 @@ store, the state of its own connection included, and is the boundary at which ev
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import random
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
-from agent import bundle, wire
+from agent import wire
 
-from . import paths
+from .agent_archive import archive
 from .bootstrap import start_agent, why_ended
 from .channel import REQUEST_SECONDS, AgentChannel
 from .errors import (
@@ -259,7 +258,7 @@ class Session:
             started = await start_agent(
                 connection,
                 self.host,
-                await asyncio.to_thread(_agent),
+                await asyncio.to_thread(archive),
                 keep=self._was_live,
                 on_install=lambda: self._show(Link.INSTALLING),
             )
@@ -395,12 +394,3 @@ _LINKS: dict[type[HostError], Link] = {
     HostKeyUnknown: Link.CONFIRM_KEY,
     AuthFailed: Link.AUTH_FAILED,
 }
-
-
-@functools.lru_cache(maxsize=1)
-def _agent() -> bundle.Bundle:
-    """The agent that hosts get. Raises HostError when it cannot be put together."""
-    try:
-        return bundle.build(str(paths.state_dir() / "agent"))
-    except (bundle.BundleError, OSError) as error:
-        raise HostError(f"The agent cannot be put together here: {error}.", "Install encamp anew.") from error
