@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.cluster import Cluster
@@ -28,9 +29,11 @@ SECONDS = 90.0
 class Pilots:
     """The app and its keyboard."""
 
-    def __init__(self, app: EncampApp, pilot: Pilot[None]) -> None:
+    def __init__(self, app: EncampApp, pilot: Pilot[None], notices: list[str]) -> None:
         self.app = app
         self.pilot = pilot
+        self.notices = notices
+        """All that were shown: one stays up for a few seconds only, and this machine may be slow."""
 
     @property
     def text(self) -> str:
@@ -40,10 +43,9 @@ class Pilots:
         await eventually(lambda: needle in self.text, SECONDS, f"{needle!r} on the screen:\n{self.text}")
 
     async def told(self, needle: str) -> None:
-        def notices() -> bool:
-            return any(needle in str(notice.message) for notice in self.app._notifications)
-
-        await eventually(notices, SECONDS, f"told {needle!r}")
+        await eventually(
+            lambda: any(needle in notice for notice in self.notices), SECONDS, f"told {needle!r}"
+        )
 
     async def type(self, word: str) -> None:
         await self.pilot.press(*word, "enter")
@@ -58,11 +60,19 @@ async def app_on(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
     fleet.start()
     try:
         app = EncampApp(fleet)
+        notices: list[str] = []
+        notify = app.notify
+
+        def remember(message: str, **options: Any) -> None:
+            notices.append(message)
+            notify(message, **options)
+
+        monkeypatch.setattr(app, "notify", remember)
         async with app.run_test(size=(120, 40), notifications=True) as pilot:
             await eventually(
                 lambda: all(host.link is Link.LIVE for host in app.store.hosts.values()), SECONDS, "all live"
             )
-            yield Pilots(app, pilot)
+            yield Pilots(app, pilot, notices)
     finally:
         await fleet.close()
 
