@@ -50,7 +50,7 @@ def next_order(
     one, and `bad-request` when it runs on several hosts.
     """
     before = current(home, run)
-    _refuse_superseded(before, follows)
+    prepare.refuse_superseded(before, follows)
     spec = before.launch_spec()
     if spec is None:
         raise RunError("no-run", f"what run {run!r} was launched with cannot be read any more")
@@ -120,16 +120,6 @@ def _existing(home: str, run: str, number: int) -> Attempt:
     return attempt
 
 
-def _refuse_superseded(newest: Attempt, seen: Optional[int]) -> None:
-    """Raise RunError `superseded` when there is a later attempt than the one that somebody has seen."""
-    if seen is not None and newest.number > seen:
-        raise RunError(
-            "superseded",
-            f"attempt {newest.number} of {newest.run} was begun meanwhile by {newest.actor()}",
-            "look at that one first",
-        )
-
-
 def stop(
     home: str, run: str, actor: str, grace_seconds: Optional[float] = None, seen: Optional[int] = None
 ) -> Attempt:
@@ -140,7 +130,7 @@ def stop(
     over. Raises RunError `no-run`, and `superseded` when there is a later attempt than `seen`.
     """
     attempt = current(home, run)
-    _refuse_superseded(attempt, seen)
+    prepare.refuse_superseded(attempt, seen)
     with claims.lock(home):
         condition = attempt.condition()
         if condition.over:

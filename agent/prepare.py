@@ -148,11 +148,21 @@ def _refuse_taken(home: str, order: Order, may_live: bool = False) -> None:
             "exists", f"there is a run {run!r} on this host already", "restart it, or choose another id"
         )
     found = runs.numbers(home, run)
-    if found and not may_live and not Attempt(home, run, found[-1]).condition().over:
-        raise RunError("busy", f"attempt {found[-1]} of {run} has not ended", "stop it first")
-    if found and found[-1] >= number:
+    if not found:
+        return
+    newest = Attempt(home, run, found[-1])
+    refuse_superseded(newest, number - 1)
+    if not may_live and not newest.condition().over:
+        raise RunError("busy", f"attempt {newest.number} of {run} has not ended", "stop it first")
+
+
+def refuse_superseded(newest: Attempt, seen: Optional[int]) -> None:
+    """Raise RunError `superseded` when there is a later attempt than the one that somebody has seen."""
+    if seen is not None and newest.number > seen:
         raise RunError(
-            "exists", f"there is an attempt {found[-1]} of {run} on this host already", "restart the run"
+            "superseded",
+            f"attempt {newest.number} of {newest.run} was begun meanwhile by {newest.actor()}",
+            "look at that one first",
         )
 
 

@@ -218,7 +218,7 @@ def test_numbers_are_claimed_once(host: Host) -> None:
     ended(first)
     host.prepare("run-a", "say=x", attempt=3)
     expire(host.attempts[-1])
-    assert host.refused("run-a", attempt=2).code == "exists"
+    assert host.refused("run-a", attempt=2).code == "superseded"
 
 
 def test_a_host_that_joins_a_run_later_begins_with_that_attempt(host: Host) -> None:

@@ -68,3 +68,33 @@ def test_of_two_who_launch_at_once_on_the_same_hosts_one_gets_all_of_them(
     (run,) = [run for run in cluster.runs() if run["state"] == "running"]
     assert (run["id"], sorted(run["hosts"])) == (ended[winner].json["run"], ["a", "b"])
     assert cluster.folders("a") == cluster.folders("b") == [run["id"]], "the other has nothing anywhere"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_of_two_who_restart_at_once_one_does_and_the_other_leaves_it_alone(
+    cluster: Cluster, tmp_path: Path, names: str
+) -> None:
+    for name in names:
+        cluster.add(name)
+    (tmp_path / "bob").mkdir()
+    ann, bob = cluster.camp, Camp(tmp_path / "bob")
+    for name in names:
+        cluster.note_down(bob, name)
+    bob.run("status", "--json")
+    run = cluster.launch(*names)["run"]
+    started = [camp.start("restart", run, "--json") for camp in (ann, bob)]
+    ended = []
+    for process in started:
+        try:
+            out, errors = process.communicate(timeout=100)
+        finally:
+            process.kill()
+        ended.append(Done(process.returncode, out, errors.decode()))
+    winner, loser = sorted(ended, key=lambda done: done.code)
+    assert (winner.code, loser.code) == (0, 1), ended
+    assert winner.json["attempt"] == 2
+    assert "attempt 2" in loser.err.lower() or "just being started" in loser.err, loser
+    (now,) = cluster.runs()
+    assert (now["state"], now["attempt"], sorted(now["hosts"])) == ("running", 2, sorted(names))
+    assert all(cluster.ranks_on(name) for name in names)
