@@ -38,6 +38,15 @@ class Done:
         return json.loads(self.out)
 
 
+def ended(process: subprocess.Popen[bytes], timeout: float = 100) -> Done:
+    """Wait for the end of a command that was started; it is killed when that takes longer."""
+    try:
+        out, errors = process.communicate(timeout=timeout)
+    finally:
+        process.kill()
+    return Done(process.returncode, out, errors.decode())
+
+
 class Camp:
     """The folders of one user, and commands run in them as separate processes."""
 
@@ -63,12 +72,7 @@ class Camp:
     def run(self, *words: str, code: int | None = 0) -> Done:
         """Run a command to its end, which has to be `code` (None: any)."""
         with self.start(*words) as process:
-            try:
-                out, err = process.communicate(timeout=COMMAND_SECONDS)
-            except BaseException:
-                process.kill()
-                raise
-        done = Done(process.returncode, out, err.decode())
+            done = ended(process, COMMAND_SECONDS)
         assert code is None or done.code == code, f"encamp {' '.join(words)}: {done}"
         return done
 

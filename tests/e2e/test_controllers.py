@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from e2e.camp import Camp, Done
+from e2e.camp import Camp, ended
 from e2e.cluster import Cluster, wait_until_frozen
 from waiting import wait_until
 
@@ -54,19 +54,13 @@ def test_of_two_who_launch_at_once_on_the_same_hosts_one_gets_all_of_them(
         "ann": ann.start("launch", profile, "--on", "a,b", "--json"),
         "bob": bob.start("launch", profile, "--on", "b,a", "--json"),
     }
-    ended = {}
-    for name, process in started.items():
-        try:
-            out, errors = process.communicate(timeout=100)
-        finally:
-            process.kill()
-        ended[name] = Done(process.returncode, out, errors.decode())
-    assert sorted(done.code for done in ended.values()) == [0, 1], ended
-    (winner,) = [name for name, done in ended.items() if not done.code]
-    (loser,) = [name for name, done in ended.items() if done.code]
-    assert f"GPU 0 by attempt 1 of {ended[winner].json['run']}, launched by {winner}@" in ended[loser].err
+    both = {name: ended(process) for name, process in started.items()}
+    assert sorted(done.code for done in both.values()) == [0, 1], both
+    (winner,) = [name for name, done in both.items() if not done.code]
+    (loser,) = [name for name, done in both.items() if done.code]
+    assert f"GPU 0 by attempt 1 of {both[winner].json['run']}, launched by {winner}@" in both[loser].err
     (run,) = [run for run in cluster.runs() if run["state"] == "running"]
-    assert (run["id"], sorted(run["hosts"])) == (ended[winner].json["run"], ["a", "b"])
+    assert (run["id"], sorted(run["hosts"])) == (both[winner].json["run"], ["a", "b"])
     assert cluster.folders("a") == cluster.folders("b") == [run["id"]], "the other has nothing anywhere"
 
 
@@ -84,15 +78,8 @@ def test_of_two_who_restart_at_once_one_does_and_the_other_leaves_it_alone(
     bob.run("status", "--json")
     run = cluster.launch(*names)["run"]
     started = [camp.start("restart", run, "--json") for camp in (ann, bob)]
-    ended = []
-    for process in started:
-        try:
-            out, errors = process.communicate(timeout=100)
-        finally:
-            process.kill()
-        ended.append(Done(process.returncode, out, errors.decode()))
-    winner, loser = sorted(ended, key=lambda done: done.code)
-    assert (winner.code, loser.code) == (0, 1), ended
+    winner, loser = sorted(map(ended, started), key=lambda done: done.code)
+    assert (winner.code, loser.code) == (0, 1), (winner, loser)
     assert winner.json["attempt"] == 2
     assert "attempt 2" in loser.err.lower() or "just being started" in loser.err, loser
     (now,) = cluster.runs()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from e2e.camp import Camp, Done
+from e2e.camp import Camp, Done, ended
 from waiting import eventually
 
 from agent import wire
@@ -67,14 +67,7 @@ def user(folder: Path, name: str, *hosts: LabHost) -> Camp:
 def at_once(camps: list[Camp], on: str) -> list[Done]:
     """All of them launch on `on` in the same moment."""
     started = [camp.start("launch", str(camp.folder / "train.toml"), "--on", on) for camp in camps]
-    ended = []
-    for process in started:
-        try:
-            out, err = process.communicate(timeout=100)
-        finally:
-            process.kill()
-        ended.append(Done(process.returncode, out, err.decode()))
-    return ended
+    return [ended(process) for process in started]
 
 
 @pytest.mark.torch
